@@ -46,6 +46,8 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'Free unneeded GPU memory: show a plan, kill processes, and verify that the memory was freed'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'Kill processes that hold GPU memory, and verify that the memory was freed'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "release" -d 'Ask processes to release unneeded GPU memory and keep running, and verify that it was freed'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "park" -d 'Move a process\'s GPU memory to host memory and keep the process (experimental)'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "unpark" -d 'Move the memory of parked processes back to their GPUs (experimental)'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "run" -d 'Run a command, and report its GPU use, leaks, and processes left behind'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record samples, one JSON snapshot per line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "metrics" -d 'Print metrics and findings for Prometheus, once'
@@ -304,6 +306,31 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l kept -d 'Inclu
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as JSON (gpumem.reap/1) without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l list -d 'List the parked processes, since when, how much, and whether there is room to restore them'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -s y -l yes -d 'Carry out the plan without asking'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -s n -l dry-run -d 'Print the plan without asking'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l all-users -d 'Include other users\' processes'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l kept -d 'Include processes that GPUMEM_KEEP or the configuration protects'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l wait-free -d 'Wait until enough memory is free, at most for this time' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l watch -d 'Run until a signal, and restore each parked notebook when it runs a cell'
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this number of GPUs, and set CUDA_VISIBLE_DEVICES to them' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for all of these GPUs, by index, UUID, UUID prefix or device file, and use them in this order' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l wait-free -d 'Wait until this much memory is free on each GPU, as in `check --wait-free`' -x -k -a "(__fish_gpumem_values)"
@@ -461,5 +488,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l utc -d 'Show times
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -f -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand park" -f -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand unpark" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -f -k -a "(__fish_gpumem_values)"

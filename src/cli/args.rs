@@ -1,5 +1,6 @@
 //! Command-line arguments. The doc comments become the help, the man pages and the completions.
 
+mod park;
 mod reap;
 mod run;
 mod watch;
@@ -11,7 +12,8 @@ use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, Styles, TypedValueParser,
 };
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
-pub use reap::{HowToKill, Kill, ReapArgs, ReleaseArgs};
+pub use park::{ParkArgs, UnparkArgs};
+pub use reap::{HowToKill, Kill, NamedTargets, ReapArgs, ReleaseArgs};
 pub use run::{RunArgs, RunFailure};
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
@@ -39,6 +41,8 @@ const EXIT_CODES_OF_CHECK: &str =
 const EXIT_CODES_OF_REAP: &str =
     exit_codes!("a target could not be terminated, or its memory was not freed");
 const EXIT_CODES_OF_RELEASE: &str = exit_codes!("a target released nothing");
+
+const EXIT_CODES_OF_PARK: &str = exit_codes!("a target was not parked or restored");
 
 /// Exit codes of commands that only print built-in text.
 const EXIT_CODES_OF_PRINTING: &str = "\
@@ -137,6 +141,8 @@ pub enum Command {
     Reap(ReapArgs),
     Kill(Kill),
     Release(ReleaseArgs),
+    Park(ParkArgs),
+    Unpark(UnparkArgs),
     Run(RunArgs),
     Record(RecordArgs),
     Metrics(MetricsArgs),

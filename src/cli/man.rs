@@ -8,7 +8,7 @@ use super::args::Man as Args;
 use super::exit::{Exit, UsageError};
 use super::output::print;
 
-const PAGES: [(&str, &str); 22] = [
+const PAGES: [(&str, &str); 24] = [
     ("gpumem-check", include_str!("../../man/gpumem-check.1")),
     ("gpumem-ci", include_str!("../../man/gpumem-ci.7")),
     ("gpumem-completions", include_str!("../../man/gpumem-completions.1")),
@@ -19,6 +19,7 @@ const PAGES: [(&str, &str); 22] = [
     ("gpumem-kubernetes", include_str!("../../man/gpumem-kubernetes.7")),
     ("gpumem-man", include_str!("../../man/gpumem-man.1")),
     ("gpumem-metrics", include_str!("../../man/gpumem-metrics.1")),
+    ("gpumem-park", include_str!("../../man/gpumem-park.1")),
     ("gpumem-performance", include_str!("../../man/gpumem-performance.7")),
     ("gpumem-ps", include_str!("../../man/gpumem-ps.1")),
     ("gpumem-reap", include_str!("../../man/gpumem-reap.1")),
@@ -29,6 +30,7 @@ const PAGES: [(&str, &str); 22] = [
     ("gpumem-schema", include_str!("../../man/gpumem-schema.1")),
     ("gpumem-serve", include_str!("../../man/gpumem-serve.1")),
     ("gpumem-slurm", include_str!("../../man/gpumem-slurm.7")),
+    ("gpumem-unpark", include_str!("../../man/gpumem-unpark.1")),
     ("gpumem-watch", include_str!("../../man/gpumem-watch.1")),
     ("gpumem", include_str!("../../man/gpumem.1")),
 ];

@@ -17,6 +17,7 @@ pub mod hosts;
 mod man;
 mod metrics;
 mod output;
+mod park;
 mod ps;
 pub mod reap;
 mod record;
@@ -41,11 +42,15 @@ use self::exit::{Exit, UsageError};
 use self::output::{print, print_usage_error, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
 use crate::host;
+use crate::reclaim;
 use crate::report::SCHEMAS;
 use crate::source::nvml;
 
 pub fn main() -> ExitCode {
     if host::serves_memory(std::env::args_os()) {
+        return Exit::Clean.into();
+    }
+    if reclaim::park::serves(std::env::args_os()) {
         return Exit::Clean.into();
     }
     if let Some(words) = complete::requested(std::env::args_os()) {
@@ -84,6 +89,13 @@ fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     let global = &cli.global;
+    let may_park = |command: &Command| {
+        use Command::{Kill, Park, Reap, Unpark, Watch};
+        matches!(command, Park(_) | Unpark(_) | Kill(_) | Reap(_) | Watch(_))
+    };
+    if cli.command.as_ref().is_none_or(may_park) {
+        park::install(global);
+    }
     match cli.command {
         _ if cli.version => print_version(global),
         None => run_bare(global),
@@ -94,6 +106,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Reap(args)) => reap::run(&args, global),
         Some(Command::Kill(args)) => reap::kill(args, global),
         Some(Command::Release(args)) => reap::release(args, global),
+        Some(Command::Park(args)) => park::run(&args, global),
+        Some(Command::Unpark(args)) => park::unpark(&args, global),
         Some(Command::Run(args)) => run::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Metrics(args)) => metrics::run(&args, global),

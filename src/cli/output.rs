@@ -126,6 +126,7 @@ fn is_for_programs(cli: &Cli) -> bool {
             Command::Doctor(args) => args.json,
             Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),
             Command::Watch(_) | Command::Kill(_) | Command::Record(_) | Command::Run(_) => false,
+            Command::Park(_) | Command::Unpark(_) => false,
             Command::Metrics(_) | Command::Serve(_) => true,
             Command::Rules(_) | Command::Schema(_) | Command::Completions(_) => true,
             Command::Man(_) => true,

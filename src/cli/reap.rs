@@ -5,7 +5,7 @@
 //! the plan. `unattended` runs the service. [`crate::reclaim`] decides which processes to end or to ask, and is the only
 //! code that signals them.
 
-mod execute;
+pub(super) mod execute;
 pub(super) mod observe;
 mod unattended;
 

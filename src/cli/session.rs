@@ -50,10 +50,15 @@ pub(super) fn live_options(
 
 pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
     let live = Live::open(live_options(global, interval)?, interval)?;
-    Ok(match store::release_log() {
-        Some(mut log) => live.marked_by(move |snapshot| log.mark(snapshot)),
+    let (mut releases, mut parks) = (store::release_log(), store::park_log());
+    let live = match store::park_log() {
+        Some(mut log) => live.also_showing(move || log.pids()),
         None => live,
-    })
+    };
+    Ok(live.marked_by(move |snapshot| {
+        releases.iter_mut().for_each(|log| log.mark(snapshot));
+        parks.iter_mut().for_each(|log| log.mark(snapshot));
+    }))
 }
 
 /// Returns whether the snapshot contains no GPU, or a GPU that is stale or whose processes are unknown.

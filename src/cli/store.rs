@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use super::args::{Global, Stored};
 use super::{UsageError, warn};
-use crate::host::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours};
+use crate::host::{NotOurs, Roots, has_more_rights, prove_directory_ours, prove_leaf_ours};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
+use crate::reclaim::park::journal::{Journals, ParkLog};
 use crate::reclaim::{ReleaseLog, ledger};
 use crate::recording::RecordingError;
 use crate::recording::store::{Access, LatestSnapshot, Store};
@@ -174,6 +175,23 @@ pub(super) fn feed(
     ask: Ask<'_>,
 ) -> Result<LoadedHistory, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
+}
+
+/// Returns the state directories with the journals of parked processes, the one to write to first. Root's can be read by
+/// all users.
+pub(super) fn park_states() -> Option<Vec<PathBuf>> {
+    let own = state().ok()?;
+    let is_chosen = env::var_os("STATE_DIRECTORY").is_some();
+    let system = PathBuf::from(SYSTEM_STATE);
+    let others = (!is_chosen && own != system).then_some(system);
+    Some(std::iter::once(own).chain(others).collect())
+}
+
+/// Returns the journals of parked processes that the caller can read.
+pub(super) fn park_log() -> Option<ParkLog> {
+    let states = park_states()?;
+    let journals = Journals::new(states.iter().map(PathBuf::as_path));
+    Some(ParkLog::new(journals, Roots::default()))
 }
 
 /// Returns the caller's audit log, which contains the release requests.

@@ -23,10 +23,10 @@ use std::path::{Path, PathBuf};
 
 pub use reap::ReapConfig;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::rules::{RuleSet, setting};
-use crate::units::Span;
+use crate::units::{Amount, Span};
 
 const SYSTEM: &str = "/etc/gpumem/config.toml";
 const USER: &str = "gpumem/config.toml";
@@ -41,14 +41,41 @@ pub struct Config {
     pub sample: SampleConfig,
     pub rules: RuleSet,
     pub reap: ReapConfig,
+    pub park: ParkConfig,
     /// File and line of each value that is not a default, by dotted key.
     origins: BTreeMap<String, String>,
 }
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
+        let Self { sample, rules, reap, park, origins: _ } = self;
+        (sample, rules, reap, park) == (&other.sample, &other.rules, &other.reap, &other.park)
     }
+}
+
+/// Keys of `[park]`.
+const PARK: &[&str] = &["most_memory"];
+
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
+pub struct ParkConfig {
+    /// Maximum host memory that all parked processes may hold together.
+    #[serde(deserialize_with = "amount", serialize_with = "write_amount")]
+    pub most_memory: Amount,
+}
+
+impl Default for ParkConfig {
+    fn default() -> Self {
+        Self { most_memory: Amount::Share(50.0) }
+    }
+}
+
+fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Amount, D::Error> {
+    let example = "a size or a share of the machine's memory such as \"50%\"";
+    setting::parsed(from, example, |written| written.as_str()?.parse().ok())
+}
+
+fn write_amount<S: Serializer>(amount: &Amount, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(amount)
 }
 
 /// Keys of `[sample]`.

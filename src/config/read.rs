@@ -8,9 +8,9 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use super::section::{File, Section, kind_names, setting_names, settings};
-use super::{Config, ConfigError, SAMPLE, entry, reap};
+use super::{Config, ConfigError, PARK, SAMPLE, entry, reap};
 
-const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
+const TOP: &[&str] = &["sample", "reap", "park", "rules", "rule", "override", "keep"];
 
 pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = File { text, path };
@@ -33,6 +33,10 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
             "sample" => {
                 let section = entry.section()?;
                 settings(&mut config.sample, SAMPLE, &section, &mut config.origins)?;
+            }
+            "park" => {
+                let section = entry.section()?;
+                settings(&mut config.park, PARK, &section, &mut config.origins)?;
             }
             "reap" => reap::section(config, &entry.section()?)?,
             "rules" => rules(config, &entry.section()?)?,

@@ -33,6 +33,8 @@ pub enum Response {
     Notify,
     /// Notify the owners, and ask the processes to release memory.
     Release,
+    /// Warn the owners, then move the memory of the processes to host memory.
+    Park,
     /// Warn the owners, then kill the processes.
     Reap,
 }
@@ -42,6 +44,7 @@ impl fmt::Display for Response {
         f.pad(match self {
             Self::Notify => "notify",
             Self::Release => "release",
+            Self::Park => "park",
             Self::Reap => "reap",
         })
     }
@@ -101,6 +104,10 @@ impl ReapConfig {
         self.rules_with(Response::Release)
     }
 
+    pub fn parking(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.rules_with(Response::Park)
+    }
+
     fn rules_with(&self, response: Response) -> impl Iterator<Item = &Arc<str>> {
         let rules = self.responses.iter();
         rules.filter_map(move |(rule, configured)| (*configured == response).then_some(rule))
@@ -116,8 +123,14 @@ impl ReapConfig {
 
     /// Returns a message if the settings contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
-        (self.notify.is_empty() && self.reaping().next().is_some())
-            .then_some("a rule has action = \"reap\", but owners cannot be warned; set notify")
+        let message = if self.reaping().next().is_some() {
+            "a rule has action = \"reap\", but owners cannot be warned; set notify"
+        } else if self.parking().next().is_some() {
+            "a rule has action = \"park\", but owners cannot be warned; set notify"
+        } else {
+            return None;
+        };
+        self.notify.is_empty().then_some(message)
     }
 }
 
@@ -125,6 +138,9 @@ pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigEr
     match entry.read()? {
         Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
             "processes found by {kind} are never killed unattended; write \"notify\""
+        ))),
+        Response::Park if kind != Kind::Idle => Err(entry.error(format!(
+            "processes found by {kind} are not parked; write \"notify\", or set this action for a rule of idle"
         ))),
         Response::Release if !kind.may_be_released() => Err(entry.error(format!(
             "processes found by {kind} are not asked to release memory; write \"notify\", or set this action \

@@ -6,7 +6,7 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::reap::{ACTION, SETTINGS};
-use super::{Config, SAMPLE};
+use super::{Config, PARK, SAMPLE};
 use crate::rules::exemption::Exemption;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::Scope;
@@ -22,6 +22,8 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     write_settings(config, "sample", values(&config.sample, SAMPLE), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
     write_settings(config, "reap", values(&config.reap, SETTINGS), out)?;
+    writeln!(out, "\n# what `gpumem park` may use")?;
+    write_settings(config, "park", values(&config.park, PARK), out)?;
     let (kinds, named): (Vec<&Rule>, Vec<&Rule>) =
         config.rules.rules().iter().partition(|rule| rule.is_own());
     for rule in &kinds {

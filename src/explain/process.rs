@@ -403,6 +403,10 @@ impl Subject<'_> {
         if !is_certain && members < 2 {
             return section;
         }
+        if let Some(mark) = process.parked() {
+            let (words, pid) = (mark.words(), process.pid);
+            section.item("- ", format!("{words}; `gpumem unpark {pid}` restores it"));
+        }
         match process.gpu_files.as_deref() {
             _ if !is_certain => {}
             Some([]) => section.item("- ", "it has no GPU device file open"),

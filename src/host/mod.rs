@@ -54,6 +54,7 @@ mod owner {
 }
 
 mod proc {
+    pub(super) mod checkpoint;
     pub(super) mod cmdline;
     pub(super) mod entry;
     pub(super) mod environ;
@@ -83,7 +84,9 @@ pub use gpu::driver::{
 };
 pub use gpu::gpu_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
-pub use machine::available_memory::read_available_memory;
+pub use machine::available_memory::{
+    read_available_memory, read_certain_memory, read_total_memory,
+};
 pub use machine::clocks::{
     Clocks, Platform, read_boot_time, read_clocks, read_host, read_platform, read_time,
 };
@@ -97,6 +100,7 @@ pub use machine::rights::{
 };
 pub use owner::reservations::Reservations;
 pub use owner::users::{Users, is_unknown as is_unknown_user};
+pub use proc::checkpoint::{CheckpointFacts, read_checkpoint_facts};
 pub use proc::cmdline::parse_cmdline;
 pub use proc::environment::read_environment;
 pub use proc::guarded::{

@@ -44,6 +44,10 @@ impl Process {
     ///
     /// The file is `nvidia-uvm` on Linux. The drivers for WSL and Jetson have only one device file.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
+        // A parked process can have its files open, but its memory is on the host.
+        if self.parked().is_some() {
+            return Some(false);
+        }
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))
     }

@@ -177,7 +177,9 @@ impl Snapshot {
         listed.extend(rows().flatten().map(|row| row.pid));
         self.processes.iter().filter(move |process| {
             let holds = process.may_hold_gpu_memory() == Some(true);
-            holds && !listed.contains(&process.pid) && !process.is_monitor()
+            (holds || process.parked().is_some())
+                && !listed.contains(&process.pid)
+                && !process.is_monitor()
         })
     }
 
@@ -191,6 +193,9 @@ impl Snapshot {
     /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If the process list of a GPU could not
     /// be read, leaves out the second part.
     pub fn holding(&self, process: &Process) -> String {
+        if let Some(mark) = process.parked() {
+            return mark.words();
+        }
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files
             .iter()

@@ -13,6 +13,7 @@ use super::pool::is_spawned;
 use super::process_name::name_of_parent;
 use super::server_name::is_worker_command;
 use super::time::Time;
+use crate::units::Bytes;
 
 /// A process as reported by Linux. Its identity is (boot_id, pid, start_ticks), never the pid alone. start_ticks and
 /// start_time are absent if /proc does not list the process, or if its entry might belong to another process.
@@ -139,6 +140,54 @@ pub struct Process {
     /// The last request of gpumem to release memory; absent if the audit log of the user who took the snapshot
     /// contains none.
     pub asked: Option<Arc<AskedRelease>>,
+    /// What gpumem has done with the GPU memory of the process; absent if the journals that the user who took the
+    /// snapshot can read do not mention the process.
+    pub park: Option<Arc<ParkMark>>,
+}
+
+/// State of a process whose GPU memory gpumem has moved to host memory, according to gpumem's journal.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ParkMark {
+    /// Where the GPU memory is.
+    pub state: ParkState,
+    /// Time of the last step.
+    pub since: Time,
+    /// Memory that was moved, in bytes.
+    pub bytes: u64,
+    /// Whether gpumem has ever begun to move the memory back. Killing such a process can hang the machine.
+    pub was_restored: bool,
+}
+
+/// Where the GPU memory of a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParkState {
+    /// On the GPU. The process runs as if it had never been parked.
+    Running,
+    /// In host memory.
+    Parked,
+    /// On the GPU, but CUDA calls block.
+    Locked,
+    /// The driver lost the CUDA state. Only ending the process helps.
+    Lost,
+    /// A helper is moving it.
+    InProgress,
+    /// The helper died or did not learn the state. The driver must be asked.
+    Unknown,
+}
+
+impl ParkMark {
+    /// Describes the state, for example `parked 38.0 GiB (host memory)`.
+    pub fn words(&self) -> String {
+        match self.state {
+            ParkState::Running => "restored".to_owned(),
+            ParkState::Parked => format!("parked {} (host memory)", Bytes(self.bytes)),
+            ParkState::Locked => "locked by an interrupted park".to_owned(),
+            ParkState::Lost => "CUDA state lost by a park".to_owned(),
+            ParkState::InProgress => "being parked or restored".to_owned(),
+            ParkState::Unknown => "park interrupted".to_owned(),
+        }
+    }
 }
 
 /// Period of a request to release memory. Activity in this period is not counted as the process's own work.
@@ -239,6 +288,12 @@ impl Process {
             false if self.frozen == Some(true) => Some('T'),
             false => self.state,
         }
+    }
+
+    /// Returns the mark of a process whose GPU memory is not, or not certainly, in use on the GPU, because gpumem has
+    /// parked it.
+    pub fn parked(&self) -> Option<&ParkMark> {
+        self.park.as_deref().filter(|mark| mark.state != ParkState::Running)
     }
 
     pub fn is_stopped(&self) -> bool {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::guard::{Call, Guard, Protection};
 use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
+use super::park::ParkAnswer;
 use super::past_release::PastRelease;
 use super::policy::Signal;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
@@ -261,6 +262,7 @@ impl Act {
         }
         // Since the plan was made, a process that a person named may have freed its GPU memory.
         if self.target.call() == Call::Named
+            && !self.target.must_exit()
             && members_hold_memory(&self.target, input.snapshot) == Some(false)
         {
             return NextMove::End(Outcome::AlreadyGone);
@@ -466,6 +468,8 @@ impl Act {
             RequestResult::AtWork => Some("it is working".to_owned()),
             RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
             RequestResult::Released(Err(error)) => Some(error.why().to_owned()),
+            RequestResult::Parked(ParkAnswer::Parked { .. }) => None,
+            RequestResult::Parked(answer) => Some(answer.words()),
         };
         self.answered = Some(now);
         let Some(deed) = self.pending_request.take() else {
@@ -495,7 +499,8 @@ impl Act {
             return alive.is_empty().then_some(NextMove::End(Outcome::AlreadyGone));
         }
         let is_freed = || {
-            alive.iter().all(|&handle| !self.held.is_adopted(handle))
+            !self.target.must_exit()
+                && alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && members_hold_memory(&self.target, input.snapshot) == Some(false)
                 && matches!(self.compare(input), Some(FreeCheck::Freed(_)))
         };

@@ -14,6 +14,7 @@ use super::policy::Policy;
 use super::target::listed;
 use crate::host::{Guarded, Ourselves};
 use crate::model::keep::KeptBy;
+use crate::model::process::ParkState;
 use crate::model::program::never_killed;
 use crate::model::snapshot::Parent;
 use crate::model::snapshot::{PidNamespace, ProcessType};
@@ -89,6 +90,11 @@ pub enum Protection {
         /// Command to use instead.
         command: Arc<str>,
     },
+    /// A park or unpark of the process is not complete.
+    Moving {
+        /// State of the process.
+        state: ParkState,
+    },
     /// Descendants of the process hold a GPU but are not in the plan. Killing the process may also kill them.
     Descendants {
         /// PIDs of the descendants.
@@ -150,6 +156,12 @@ impl fmt::Display for Protection {
             Self::Unknown { what } => write!(f, "{what} is not known"),
             Self::Owned { command } => {
                 write!(f, "it is not gpumem's to kill: {command}")
+            }
+            Self::Moving { state: ParkState::InProgress } => {
+                f.write_str("a helper is parking or restoring it; try again when it has finished")
+            }
+            Self::Moving { .. } => {
+                f.write_str("a park of it was interrupted; run gpumem unpark first")
             }
             Self::Descendants { pids } => {
                 let pids = listed(pids);
@@ -253,11 +265,19 @@ impl Guard {
         if process.unresolved.is_some() || process.start_ticks.is_none() {
             return Some(Protection::Unresolved);
         }
+        let state = process.park.as_ref().map(|mark| mark.state);
+        if let Some(state @ (ParkState::Locked | ParkState::InProgress | ParkState::Unknown)) =
+            state
+            && !self.policy.parks
+        {
+            return Some(Protection::Moving { state });
+        }
         let host = Some(PidNamespace::Host);
         let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
         // In another pid namespace, NVML's pids can mean other processes. Only an open GPU device file then proves
         // that this process holds a GPU.
-        if !is_host && (call == Call::Rule || !holds_gpu(process)) {
+        let is_own = holds_gpu(process) || process.parked().is_some();
+        if !is_host && (call == Call::Rule || !is_own) {
             return Some(Protection::OtherNamespace);
         }
         if !self.policy.graphics && is_graphics_only(process, snapshot) {

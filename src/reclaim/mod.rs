@@ -18,6 +18,7 @@ pub mod guard;
 mod handles;
 mod launcher;
 pub mod ledger;
+pub mod park;
 pub mod past_reclaim;
 pub mod past_release;
 pub mod plan;

@@ -96,6 +96,7 @@ fn method_of(deed: &Deed) -> How {
     match deed {
         Deed::Release { way } if matches!(way.by, ReleaseBy::Server(_)) => "unload",
         Deed::Release { .. } => "release",
+        Deed::Park { .. } => "park",
         Deed::Signal { .. } | Deed::ShutKernel { .. } => "end",
     }
 }

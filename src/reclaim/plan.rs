@@ -4,6 +4,7 @@
 //! A rule ends a family only if all members that NVML lists have findings. `select` chooses the processes that the
 //! policy requests, `step` chooses the steps, and `guard` protects processes.
 
+mod park;
 mod release;
 
 use std::collections::BTreeMap;
@@ -131,6 +132,11 @@ pub enum Why {
         /// Why each method is impossible. Contains untrusted text: escape it for a terminal.
         ways: Arc<str>,
     },
+    /// The process cannot be parked.
+    CannotPark {
+        /// Why not.
+        obstacle: Arc<str>,
+    },
     /// The process is no longer in the snapshot.
     Gone,
     /// The finding is about a GPU, not a process.
@@ -190,6 +196,7 @@ impl fmt::Display for Why {
                 that inherited its files may hold the memory"
             ),
             Self::NoWayIn { ways } => write!(f, "cannot be asked to release memory: {ways}"),
+            Self::CannotPark { obstacle } => write!(f, "cannot be parked: {obstacle}"),
             Self::Gone => f.write_str("it no longer exists"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
             Self::NoTarget { name } => write!(
@@ -211,6 +218,9 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
         Targets::Found(selector) => (Call::Rule, select_found(input, guard, selector, refused)),
     };
     let unread = Unread::new(input.snapshot, input.families, |_, _| false);
+    let (parked, matched): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
+        matched.into_iter().partition(|matched| park::is_parked(matched, &guard.policy));
+    park::plan(input, guard, call, (&parked, &unread), &mut plan);
     let (released, matched): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
         matched.into_iter().partition(|matched| release::is_released(matched, &guard.policy));
     release::plan(input, guard, call, (&released, &unread), &mut plan);
@@ -375,6 +385,7 @@ fn target(
                 process_group: facts.and_then(|facts| facts.process_group),
                 session: facts.and_then(|facts| facts.session),
                 is_stopped: facts.is_some_and(Guarded::is_stopped),
+                is_parked: false,
             })
         }
         _ => None,
@@ -439,7 +450,8 @@ fn target_process(
     };
     let gpus = gpus(process, input.snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
-    if on_gpu && gpus.is_empty() && files.is_empty() {
+    let is_parked = process.parked().is_some();
+    if on_gpu && gpus.is_empty() && files.is_empty() && !is_parked {
         return Err(Why::NotOnGpu);
     }
     Ok(TargetProcess {
@@ -453,6 +465,7 @@ fn target_process(
         process_group: process.process_group,
         session: process.session,
         is_stopped: facts.is_some_and(Guarded::is_stopped),
+        is_parked,
     })
 }
 

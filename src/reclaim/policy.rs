@@ -39,6 +39,10 @@ pub struct Policy {
     pub release: Release,
     /// Names of the rules whose findings only lead to release requests.
     pub releasing: Vec<Arc<str>>,
+    /// Whether to park all targets instead of ending them.
+    pub parks: bool,
+    /// Names of the rules whose findings only lead to parking.
+    pub parking: Vec<Arc<str>>,
     pub signal: Option<Signal>,
     /// Grace period after each signal, or `None` for the defaults, which depend on the recipients.
     pub grace: Option<Duration>,
@@ -66,6 +70,8 @@ impl Policy {
             even_kept: false,
             release: Release::Never,
             releasing: Vec::new(),
+            parks: false,
+            parking: Vec::new(),
             signal: None,
             grace: None,
             never: Vec::new(),

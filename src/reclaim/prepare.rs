@@ -31,6 +31,8 @@ pub struct ConfiguredPolicy {
     longest_keep: Option<Span>,
     /// Names of the rules whose findings only lead to release requests.
     releasing: Vec<Arc<str>>,
+    /// Names of the rules whose findings only lead to parking.
+    parking: Vec<Arc<str>>,
 }
 
 impl ConfiguredPolicy {
@@ -40,18 +42,21 @@ impl ConfiguredPolicy {
             never: rules.never().to_vec(),
             longest_keep: rules.longest_keep,
             releasing: Vec::new(),
+            parking: Vec::new(),
         }
     }
 
     pub fn with_releases(self, reap: &ReapConfig) -> Self {
         let releasing = reap.releasing().cloned().collect();
-        Self { releasing, ..self }
+        let parking = reap.parking().cloned().collect();
+        Self { releasing, parking, ..self }
     }
 
     pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.longest_keep = self.longest_keep;
         policy.releasing.clone_from(&self.releasing);
+        policy.parking.clone_from(&self.parking);
         policy.kept = exempt_processes(&self.keeps, snapshot);
         let keeps = self.keeps.clone();
         policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
+use super::park::ParkAnswer;
 use super::policy::Signal;
 use super::release::way::ReleaseAnswer;
 use super::target::Request;
@@ -75,6 +76,7 @@ pub enum RequestResult {
     Failed(String),
     Restarts(String),
     Released(ReleaseAnswer),
+    Parked(ParkAnswer),
 }
 
 /// Function that sends a request and waits for the answer, which can take seconds. It is called on a separate thread.

@@ -241,7 +241,8 @@ impl ReapScheduler {
     }
 
     fn is_reaping(&self, finding: &Finding) -> bool {
-        finding.kind.may_be_reaped() && self.reap.response(&finding.rule) == Response::Reap
+        let response = self.reap.response(&finding.rule);
+        finding.kind.may_be_reaped() && matches!(response, Response::Reap | Response::Park)
     }
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
@@ -326,7 +327,8 @@ impl ReapScheduler {
             }
         }
         if let Some(target) = due.into_iter().next() {
-            self.begin((target, Response::Reap), guard, now, system);
+            let response = if target.is_park() { Response::Park } else { Response::Reap };
+            self.begin((target, response), guard, now, system);
         }
     }
 
@@ -464,6 +466,7 @@ impl ReapScheduler {
         self.last_error = None;
         system.log(&match response {
             Response::Release => format!("asking {} to release memory", describe_target(&target)),
+            Response::Park => format!("parking {}", describe_target(&target)),
             Response::Notify | Response::Reap => format!("killing {}", describe_target(&target)),
         });
         let findings = finding_ids(&target);

@@ -81,11 +81,24 @@ impl Target {
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
+    /// Returns whether the target is parked and not ended.
+    pub fn is_park(&self) -> bool {
+        self.steps.iter().all(|step| matches!(step, Step::Park { to_end: false, .. }))
+    }
+
     /// Whether a step sends a request. Only one act at a time can wait for an answer.
     pub(super) fn makes_requests(&self) -> bool {
-        let is_request =
-            |step: &Step| matches!(step, Step::Release { .. } | Step::ShutKernel { .. });
+        let is_request = |step: &Step| {
+            matches!(step, Step::Release { .. } | Step::Park { .. } | Step::ShutKernel { .. })
+        };
         self.steps.iter().any(is_request)
+    }
+
+    /// Returns whether the act succeeds only once the members have exited, because free GPU memory does not prove that
+    /// they have.
+    pub(super) fn must_exit(&self) -> bool {
+        let parks_to_end = |step: &Step| matches!(step, Step::Park { to_end: true, .. });
+        self.members.iter().any(|member| member.is_parked) || self.steps.iter().any(parks_to_end)
     }
 
     pub fn is_for(&self, finding: &Finding) -> bool {
@@ -173,6 +186,9 @@ pub struct TargetProcess {
     /// stopped process does not handle signals.
     #[serde(default)]
     pub is_stopped: bool,
+    /// Whether gpumem has moved the GPU memory of the process to host memory.
+    #[serde(default)]
+    pub is_parked: bool,
 }
 
 impl TargetProcess {
@@ -205,6 +221,16 @@ pub enum Step {
         /// How long to wait, in seconds.
         grace_seconds: f64,
     },
+    /// Move the GPU memory of a process to host memory. The process keeps running.
+    Park {
+        /// The process.
+        #[serde(flatten)]
+        way: ParkWay,
+        /// Whether later steps end the process, which must be parked first because it was once restored.
+        to_end: bool,
+        /// How long to wait, in seconds.
+        grace_seconds: f64,
+    },
     /// Ask the notebook server to shut the kernel down.
     ShutKernel {
         /// The kernel and its server.
@@ -226,6 +252,23 @@ pub enum Step {
         /// The command. Contains untrusted names: escape it for a terminal.
         command: Arc<str>,
     },
+}
+
+/// A process whose GPU memory can be moved to host memory.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ParkWay {
+    /// Process ID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// User ID of the owner.
+    pub uid: u32,
+    /// Name of the process, as in findings. Chosen by the process: escape it for a terminal.
+    pub name: Arc<str>,
+    /// Path of the notebook, if the process is a kernel.
+    pub notebook: Option<Arc<str>>,
+    /// Memory that NVML lists for the process, in bytes.
+    pub bytes: u64,
 }
 
 /// A notebook kernel and its server.
@@ -276,6 +319,13 @@ pub enum Deed {
         /// How the process is asked. For a kernel, this includes the last activity that its server reported.
         way: ReleaseWay,
     },
+    /// The GPU memory of a process is moved to host memory.
+    Park {
+        /// The process.
+        process: LedgerProcess,
+        /// Memory that NVML lists for the process, in bytes.
+        bytes: u64,
+    },
     /// A notebook server is asked to shut a kernel down.
     ShutKernel {
         /// ID of the kernel.
@@ -301,7 +351,14 @@ impl LedgerProcess {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Asks a process to release memory.
-    Release { way: ReleaseWay, options: ReleaseOptions },
+    Release {
+        way: ReleaseWay,
+        options: ReleaseOptions,
+    },
+    Park {
+        way: ParkWay,
+        to_end: bool,
+    },
     ShutKernel {
         kernel: KernelAtServer,
         /// Whether to shut the kernel down even if it is working.

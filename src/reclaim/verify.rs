@@ -115,6 +115,19 @@ pub enum Outcome {
         /// Whether the process may still answer. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
+    /// The GPU memory of the process is in host memory, and NVML shows it as free. The process keeps running; its next
+    /// CUDA call waits until it is restored.
+    Parked {
+        /// Memory that was moved, in bytes.
+        bytes: u64,
+        /// Time that this took, in milliseconds.
+        ms: u64,
+    },
+    /// Parking failed.
+    ParkFailed {
+        /// The reason, and the state of the process. Contains untrusted text: escape it for a terminal.
+        why: Arc<str>,
+    },
     /// The process exited during the request. Any freed memory is due to the exit.
     Exited,
 }
@@ -122,7 +135,10 @@ pub enum Outcome {
 impl Outcome {
     /// Returns whether the act achieved its purpose: the memory was freed, or no process held it anymore.
     pub fn is_success(&self) -> bool {
-        matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
+        matches!(
+            self,
+            Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. } | Self::Parked { .. }
+        )
     }
 
     /// Returns the outcome's name in the audit log.
@@ -135,7 +151,8 @@ impl Outcome {
         match self {
             Self::Freed { bytes, .. }
             | Self::Respawned { bytes, .. }
-            | Self::Released { bytes, .. } => *bytes,
+            | Self::Released { bytes, .. }
+            | Self::Parked { bytes, .. } => *bytes,
             _ => 0,
         }
     }
@@ -225,6 +242,11 @@ impl fmt::Display for Outcome {
             Self::NoWayIn { why } => write!(f, "cannot be asked to release memory: {why}"),
             Self::Refused { why } => write!(f, "refused: {why}"),
             Self::TimedOut { why } => write!(f, "timed out: {why}"),
+            Self::Parked { bytes, ms } => {
+                let seconds = *ms as f64 / 1000.0;
+                write!(f, "parked {} in host memory in {seconds:.1} s", Bytes(*bytes))
+            }
+            Self::ParkFailed { why } => write!(f, "parking failed: {why}"),
             Self::Exited => f.write_str("exited while it was asked to release memory"),
         }
     }

@@ -98,7 +98,9 @@ impl Engine {
         let rule_input = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        for process in &snapshot.processes {
+        // The owner knows why a parked process is idle, and its CUDA calls wait.
+        let processes = snapshot.processes.iter().filter(|process| process.parked().is_none());
+        for process in processes {
             if let Some(process_history) = self.history.process(process.identity()) {
                 // A desktop waits for its user and a virtual machine for its guest, which is not waste. Only `dead`,
                 // `stuck` and `leak` apply to them.

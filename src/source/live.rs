@@ -44,12 +44,21 @@ pub struct Live {
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
+    shown: Option<Shown>,
     named: NamedPids,
     ticks_per_second: u64,
     gpus_only: bool,
 }
 
 struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
+
+struct Shown(Box<dyn FnMut() -> Vec<u32> + Send>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shown")
+    }
+}
 
 impl std::fmt::Debug for Marks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -61,6 +70,11 @@ impl Live {
     /// Calls `marks` for each snapshot, for example to add what gpumem did to its processes. `marks` must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
+    }
+
+    /// Also shows the processes whose pids `shown` returns, although they hold no GPU. `shown` must be fast.
+    pub fn also_showing(self, shown: impl FnMut() -> Vec<u32> + Send + 'static) -> Self {
+        Self { shown: Some(Shown(Box::new(shown))), ..self }
     }
 
     pub fn open(options: nvml::NvmlOptions, interval: Duration) -> Result<Self, SourceError> {
@@ -88,6 +102,7 @@ impl Live {
             opened: (wall_clock(), host::read_clocks()),
             timer: SampleTimer::new(interval, Instant::now()),
             marks: None,
+            shown: None,
             named: NamedPids::default(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
             gpus_only: false,
@@ -174,7 +189,11 @@ impl Live {
         listed.sort_unstable();
         listed.dedup();
         let is_listed = |pid: u32| listed.binary_search(&pid).is_ok();
-        let hidden = self.holders.pids().into_iter();
+        let shown = self.shown.as_mut().map(|Shown(pids)| pids()).unwrap_or_default();
+        let mut hidden = [self.holders.pids(), shown.clone()].concat();
+        hidden.sort_unstable();
+        hidden.dedup();
+        let hidden = hidden.into_iter();
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
@@ -184,7 +203,7 @@ impl Live {
                 return true;
             }
             self.add_mapped(process);
-            holds_files(process)
+            holds_files(process) || shown.contains(&process.pid)
         });
         sample.gone.retain(|&pid| is_listed(pid));
         sample.unreadable.retain(|&(pid, _)| is_listed(pid));

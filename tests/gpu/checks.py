@@ -22,6 +22,9 @@ from harness import (
 nvml = Nvml()
 RULE_SECONDS = 2 if IS_MOCK else 6
 WORK_SECONDS = 1.5 if IS_MOCK else 6
+CYCLES = 20
+# Seconds for the cycles of each framework.
+PARK_SECONDS = 100
 RULES = WORK / "rules.toml"
 RULES.write_text(
     f'[rules.idle]\nmin_memory = "256MiB"\nduration = "{RULE_SECONDS}s"\n'
@@ -516,7 +519,57 @@ def resident_bytes(pid):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-CHECKS = [tools, frameworks, verdicts, kills, runs, advice, cost, checkpoint]
+def parking():
+    """Parks and restores each framework with gpumem itself."""
+    start = time.monotonic()
+    for kind in ("torch", "jax", "cupy"):
+        with part(kind):
+            # JAX would otherwise allocate most of the GPU, which host memory may not hold.
+            program = Program(kind, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+            try:
+                cycles(kind, program, start)
+            finally:
+                # gpumem parks a restored process again before it kills it.
+                done = gpumem("kill", "--yes", str(program.pid))
+                row(f"{kind}: kill", "exit 0", f"exit {done.returncode}: {done.stdout}{done.stderr}", done.returncode == 0)
+
+
+def cycles(kind, program, start):
+    pid, size = str(program.pid), GIB
+    program.ask(f"take({size})")
+    digest, count, seconds = program.ask("hash()"), 0, []
+    while count < CYCLES and time.monotonic() - start < PARK_SECONDS * (kinds_done(kind) + 1):
+        # The driver still reports the work of the last second.
+        time.sleep(2)
+        begin = time.perf_counter()
+        parked = gpumem("park", "--yes", pid)
+        if parked.returncode != 0:
+            raise Skip(f"not parked: {parked.stdout}{parked.stderr}")
+        listed = nvml.listed(program.pid)
+        middle = time.perf_counter()
+        restored = gpumem("unpark", pid)
+        seconds.append((round(middle - begin, 1), round(time.perf_counter() - middle, 1)))
+        count += 1
+        if listed or restored.returncode != 0:
+            row(f"{kind}: restored", "exit 0, nothing listed while parked", f"{listed}: {restored.stdout}", False)
+            return
+    after = program.ask("hash()")
+    row(f"{kind}: tensors after {count} cycles", f"sha256 {digest}", after, after == digest and count > 0)
+    row(f"{kind}: seconds to park and restore {mib(size)}", "known", seconds[:3], bool(seconds))
+    # The lock must wait for a process that allocates, or leave it running.
+    program.ask("thread = threading.Thread(target=lambda: [take(1 << 20) for _ in range(200)], daemon=True); thread.start()")
+    done = gpumem("park", "--yes", pid)
+    restored = gpumem("unpark", pid)
+    is_over = program.ask("thread.join(60) or not thread.is_alive()")
+    observed = f"exit {done.returncode}, then {restored.returncode}; finished: {is_over}"
+    row(f"{kind}: allocates while it is locked", "finishes, parked or not", observed, is_over)
+
+
+def kinds_done(kind):
+    return ("torch", "jax", "cupy").index(kind)
+
+
+CHECKS = [tools, frameworks, verdicts, kills, runs, advice, cost, checkpoint, parking]
 
 if __name__ == "__main__":
     check = next(check for check in CHECKS if check.__name__ == sys.argv[1])

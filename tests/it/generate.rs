@@ -99,6 +99,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-kill", include_str!("../../src/cli/manual/gpumem-kill.roff")),
     ("gpumem-man", include_str!("../../src/cli/manual/gpumem-man.roff")),
     ("gpumem-metrics", include_str!("../../src/cli/manual/gpumem-metrics.roff")),
+    ("gpumem-park", include_str!("../../src/cli/manual/gpumem-park.roff")),
     ("gpumem-ps", include_str!("../../src/cli/manual/gpumem-ps.roff")),
     ("gpumem-reap", include_str!("../../src/cli/manual/gpumem-reap.roff")),
     ("gpumem-record", include_str!("../../src/cli/manual/gpumem-record.roff")),
@@ -107,6 +108,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-run", include_str!("../../src/cli/manual/gpumem-run.roff")),
     ("gpumem-schema", include_str!("../../src/cli/manual/gpumem-schema.roff")),
     ("gpumem-serve", include_str!("../../src/cli/manual/gpumem-serve.roff")),
+    ("gpumem-unpark", include_str!("../../src/cli/manual/gpumem-unpark.roff")),
     ("gpumem-watch", include_str!("../../src/cli/manual/gpumem-watch.roff")),
 ];
 

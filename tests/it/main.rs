@@ -42,6 +42,7 @@ mod notebook;
 mod once;
 mod output_files;
 mod owners;
+mod park;
 mod pipelines;
 mod place;
 mod platforms;

@@ -28,13 +28,13 @@ pub mod kinds;
 const PASSWORD: &str = "open sesame";
 const HASHED: &str = "sha1:0123456789ab:fd010cf6748116b1f90db728b0c26bcb33e079b8";
 
-fn server(more: &[&str]) -> Option<Server> {
+pub fn server(more: &[&str]) -> Option<Server> {
     let token = format!("--IdentityProvider.token={TOKEN}");
     Server::start(&[&[&*token], more].concat())
 }
 
 /// Opens a notebook, executes a cell, and waits until the kernel is idle.
-fn idle_kernel(server: &Server) -> Kernel {
+pub fn idle_kernel(server: &Server) -> Kernel {
     let kernel = server.open("a.ipynb");
     assert!(server.start_code(&kernel, "x = 1").0.wait().unwrap().success());
     wait_until("the kernel is idle", || state(server, &kernel) == "idle");
@@ -48,7 +48,7 @@ fn state(server: &Server, kernel: &Kernel) -> String {
 }
 
 /// Makes a kernel execute a cell that ends when the file `done` exists.
-fn start_busy_cell(server: &Server, kernel: &Kernel) -> Running {
+pub fn start_busy_cell(server: &Server, kernel: &Kernel) -> Running {
     let done = server.home.path("done");
     let code = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
     let driver = server.start_code(kernel, &code);

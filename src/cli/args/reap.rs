@@ -57,6 +57,10 @@ pub struct ReapArgs {
     #[arg(skip)]
     pub(in crate::cli) release: Option<ReleaseOptions>,
 
+    /// Set by `gpumem park`: targets are only parked, not killed.
+    #[arg(skip)]
+    pub(in crate::cli) parks: bool,
+
     #[command(flatten)]
     pub selected: Selected,
 

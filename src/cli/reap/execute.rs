@@ -104,7 +104,7 @@ impl Observer for TerminalObserver {
 }
 
 /// Returns whether gpumem can ask the user on a terminal.
-pub(super) fn can_ask() -> bool {
+pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
@@ -131,7 +131,7 @@ fn is_yes(line: &str) -> bool {
 }
 
 /// Asks for confirmation, and takes samples until the user answers.
-pub(super) fn confirmed(
+pub(in crate::cli) fn confirmed(
     question: &str,
     live: &mut Live,
     engine: &mut Engine,
@@ -153,7 +153,7 @@ pub(super) fn confirmed(
 
 /// Carries out a plan, and calls `ended` with the index and outcome of each target. If a signal interrupts the plan,
 /// returns the signal and a message.
-pub(super) fn carry_out(
+pub(in crate::cli) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
     targets: Vec<Target>,

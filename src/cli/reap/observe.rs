@@ -28,20 +28,20 @@ use crate::units::Span;
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) struct Observation {
-    pub(super) engine: Engine,
-    pub(super) snapshot: Snapshot,
+pub(in crate::cli) struct Observation {
+    pub(in crate::cli) engine: Engine,
+    pub(in crate::cli) snapshot: Snapshot,
     /// Cases that the rules for the requested kinds could not decide.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
     /// The source of further samples, or `None` for a recording.
-    pub(super) live: Option<Live>,
+    pub(in crate::cli) live: Option<Live>,
 }
 
 impl Observation {
     /// Samples this machine or reads the recording.
-    pub(super) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
@@ -80,7 +80,7 @@ impl Observation {
 
     /// Returns the plan, and the guard that checks every target again before an action. Fails if a GPU in the arguments
     /// does not exist, or if gpumem cannot read its own identity from /proc.
-    pub(super) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
+    pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
         selection.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
@@ -165,6 +165,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
         all_users: args.how.all_users,
         even_kept: args.how.kept,
         release: release_policy(args),
+        parks: args.parks,
         graphics: args.how.graphics,
         servers: args.servers,
         direct: args.how.direct,

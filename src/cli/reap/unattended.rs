@@ -263,6 +263,11 @@ impl ServiceLoop<'_> {
             )),
             None => warn("kills nothing: no rule has action = \"reap\""),
         }
+        if let Some(rules) = rules(Response::Park) {
+            warn(&format!(
+                "parks notebooks found by these rules, after the same warnings (experimental): {rules}"
+            ));
+        }
         if let Some(rules) = rules(Response::Release) {
             warn(&format!("asks processes found by these rules to release memory: {rules}"));
         }

@@ -40,6 +40,9 @@ const FOLDER: &str = "/sys/bus/pci/devices";
 /// What claims lock, and the file on which claimers queue, for each level of nested claims. Both are relative to the
 /// GPU's folder. The driver's library must not open a queue's file (see `claim_queue`).
 const LEVELS: [(&str, &str); 2] = [(".", "dma_mask_bits"), ("device", "consistent_dma_mask_bits")];
+/// What `gpumem unpark` locks while it checks the free memory of a GPU and restores a process on it, relative to the
+/// GPU's folder.
+const RESTORE: &str = "class";
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
@@ -232,6 +235,17 @@ impl Claims {
             self.read_ns = None;
         }
         Ok(claim)
+    }
+
+    /// Locks a GPU against other restores. Returns `None` if another process has locked it.
+    pub fn lock_for_restore(&self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
+        let path = self.path(gpu).join(RESTORE);
+        let file = open_file(&path).map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(CannotClaim::new(gpu, &path, errno)),
+        }
     }
 
     /// Returns the GPU's folder, or a path that does not exist if the bus address is unknown.

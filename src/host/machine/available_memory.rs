@@ -1,6 +1,6 @@
 //! Determines how much host memory a process can still allocate within the limits of the machine and its cgroups.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use crate::host::Roots;
 use crate::host::proc::folder::read_text;
@@ -8,35 +8,78 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Mount point of the cgroup v2 file system relative to [`Roots::root`].
+/// Mount point of the cgroup file systems relative to [`Roots::root`].
 const CGROUPS: &str = "sys/fs/cgroup";
 
+/// Files of a cgroup: its limits, its usage, and the page cache in `memory.stat`, which the kernel can reclaim.
+type Files = ([&'static str; 2], &'static str, [&'static str; 2]);
+
+const V2: Files =
+    (["memory.max", "memory.high"], "memory.current", ["active_file", "inactive_file"]);
+const V1: Files = (
+    ["memory.limit_in_bytes", "memory.limit_in_bytes"],
+    "memory.usage_in_bytes",
+    ["total_active_file", "total_inactive_file"],
+);
+
 /// Returns how many bytes the process can allocate before the kernel's OOM killer runs, or `None` if this is unknown.
+/// Limits that gpumem cannot see are ignored.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
+    Some(read_limits(roots, pid)?.0)
+}
+
+/// Returns the same as [`read_available_memory`], but `None` if there may be limits that gpumem cannot see.
+pub fn read_certain_memory(roots: &Roots, pid: u32) -> Option<u64> {
+    read_limits(roots, pid).filter(|(_, is_certain)| *is_certain).map(|(bytes, _)| bytes)
+}
+
+/// Returns the total memory of the machine in bytes.
+pub fn read_total_memory(roots: &Roots) -> Option<u64> {
     let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
-    let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
+    parse_line(&meminfo, "MemTotal:")?.checked_mul(1024)
+}
+
+fn read_limits(roots: &Roots, pid: u32) -> Option<(u64, bool)> {
+    let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
+    let mut bytes = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
     let process = OpenedProcess::open(roots, pid).ok()??;
     let mut content = Vec::new();
     let limit = usize::try_from(FILE_BYTES).ok()?;
     process.folder.read(c"cgroup", &mut content, limit).ok()?;
     let cgroup = String::from_utf8(content).ok()?;
-    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
-    // A process outside gpumem's cgroup namespace has a path that contains `..`. Its limits are not visible.
-    let path = path.filter(|path| !path.split('/').any(|part| part == ".."));
     let root = roots.root.join(CGROUPS);
-    let folders = path.map(Path::new).into_iter().flat_map(Path::ancestors);
-    let limits = folders.filter_map(|folder| read_room(&root.join(folder)));
-    Some(limits.fold(machine, u64::min))
+    let mut is_certain = true;
+    for line in cgroup.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        // On a machine with v1 hierarchies, the v2 hierarchy is in `unified`.
+        let (mounts, files): (&[&str], Files) = match controllers {
+            "" => (&["", "unified"], V2),
+            names if names.split(',').any(|name| name == "memory") => (&["memory"], V1),
+            _ => continue,
+        };
+        let path = Path::new(path.trim_start_matches('/'));
+        let mounts = mounts.iter().map(|mount| root.join(mount));
+        // A process outside gpumem's cgroup namespace has a path that contains `..`. Its limits are not visible.
+        let is_outside = path.components().any(|part| part == Component::ParentDir);
+        let mount = mounts.filter(|_| !is_outside).find(|mount| mount.join(path).is_dir());
+        is_certain &= mount.is_some();
+        for folder in mount.iter().flat_map(|mount| path.ancestors().map(|path| mount.join(path))) {
+            bytes = bytes.min(read_room(&folder, files).unwrap_or(u64::MAX));
+        }
+    }
+    Some((bytes, is_certain))
 }
 
 /// Returns how many bytes the processes of a cgroup can still allocate, or `None` if the cgroup has no limit or its
 /// files cannot be read. The kernel can reclaim page cache, so page cache is available for allocation.
-fn read_room(folder: &Path) -> Option<u64> {
+fn read_room(folder: &Path, (limits, usage, cached): Files) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
-    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
-    let current: u64 = read("memory.current")?.trim().parse().ok()?;
+    let limits = limits.into_iter().filter_map(|name| read(name)?.trim().parse::<u64>().ok());
+    let limit = limits.min()?;
+    let current: u64 = read(usage)?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
-    let files = ["active_file", "inactive_file"].map(|name| parse_line(&stat, name).unwrap_or(0));
+    let files = cached.map(|name| parse_line(&stat, name).unwrap_or(0));
     let taken = current.saturating_sub(files.iter().sum());
     Some(limit.saturating_sub(taken))
 }
@@ -77,9 +120,19 @@ mod tests {
         write("sys/fs/cgroup/a/b/memory.current", "900000\n");
         write("sys/fs/cgroup/a/b/memory.stat", "anon 1\nactive_file 100000\ninactive_file 50000\n");
         assert_eq!(read_available_memory(&roots, 7), Some(250_000));
+        write("sys/fs/cgroup/a/b/memory.high", "900000\n");
+        assert_eq!(read_available_memory(&roots, 7), Some(150_000));
         write("sys/fs/cgroup/a/memory.max", "100\n");
         write("sys/fs/cgroup/a/memory.current", "900\n");
         assert_eq!(read_available_memory(&roots, 7), Some(0));
+        write("proc/7/cgroup", "4:memory:/v1\n0::/\n");
+        assert_eq!(read_available_memory(&roots, 7), Some(5_120_000));
+        assert_eq!(read_certain_memory(&roots, 7), None, "the cgroup is not visible");
+        write("sys/fs/cgroup/memory/v1/memory.limit_in_bytes", "70000\n");
+        write("sys/fs/cgroup/memory/v1/memory.usage_in_bytes", "20000\n");
+        assert_eq!(read_certain_memory(&roots, 7), Some(50_000));
+        write("proc/7/cgroup", "0::/../x\n");
+        assert_eq!(read_certain_memory(&roots, 7), None);
         assert_eq!(read_available_memory(&roots, 8), None);
     }
 }

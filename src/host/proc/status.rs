@@ -53,6 +53,12 @@ fn bit(mask: u64, number: u32) -> bool {
     shifted.is_some_and(|bits| bits & 1 == 1)
 }
 
+/// Parses the pid of the process's tracer, which is 0 if there is none.
+pub fn parse_tracer(bytes: &[u8]) -> Option<u32> {
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+    number(lines.find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(b"TracerPid:\t")))
+}
+
 /// Parses `SigBlk` and `SigCgt` in `/proc/PID/status`. Returns `None` if one of them is missing.
 pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     let mask = |name: &[u8]| {

@@ -18,6 +18,7 @@ fn member(pid: u32) -> TargetProcess {
         process_group: None,
         session: None,
         is_stopped: false,
+        is_parked: false,
     }
 }
 

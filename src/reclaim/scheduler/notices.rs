@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, is_seen};
+use crate::config::reap::Response;
 use crate::model::finding::Finding;
 use crate::model::{Time, json};
 use crate::reclaim::warnings::{Terms, WarningDue};
@@ -28,6 +29,8 @@ pub struct Notice {
     pub time: Time,
     /// When the process will be ended, unless the finding ends earlier. `None` if the process will not be ended.
     pub acts_at: Option<Time>,
+    /// The command that brings the memory back, if the process will be parked and not ended.
+    pub restore: Option<String>,
     pub finding: Finding,
     pub uid: Option<u32>,
     pub host: Option<Arc<str>>,
@@ -45,6 +48,7 @@ impl Notice {
             host: Option<&'a str>,
             uid: Option<u32>,
             acts_at: Option<Time>,
+            restore: Option<&'a str>,
             finding: &'a Finding,
         }
         let document = NoticeDocument {
@@ -54,6 +58,7 @@ impl Notice {
             host: self.host.as_deref(),
             uid: self.uid,
             acts_at: self.acts_at,
+            restore: self.restore.as_deref(),
             finding: &self.finding,
         };
         let mut line = Vec::new();
@@ -100,10 +105,14 @@ impl ReapScheduler {
         };
         let about = finding.process.as_ref();
         let process = about.and_then(|about| self.snapshot.process(about.pid));
+        let is_parked = self.reap.response(&finding.rule) == Response::Park;
+        let restore =
+            about.filter(|_| is_parked).map(|about| format!("gpumem unpark {}", about.pid));
         let notice = Notice {
             kind,
             time: now,
             acts_at,
+            restore: restore.filter(|_| acts_at.is_some()),
             finding: finding.clone(),
             uid: process.and_then(|process| process.uid),
             host: self.snapshot.host.hostname.clone(),
@@ -132,13 +141,14 @@ impl ReapScheduler {
         });
         match written {
             Ok(()) => {
+                let end = if notice.restore.is_some() { "parked" } else { "killed" };
                 let action = match (notice.kind, notice.acts_at) {
                     (NoticeKind::Found, _) | (_, None) => "notified".to_owned(),
                     (NoticeKind::Warning, Some(at)) => {
-                        format!("warned, to be killed at {}", at.local())
+                        format!("warned, to be {end} at {}", at.local())
                     }
                     (NoticeKind::LastWarning, Some(at)) => {
-                        format!("warned last, to be killed at {}", at.local())
+                        format!("warned last, to be {end} at {}", at.local())
                     }
                 };
                 self.undelivered.remove(&finding.id);

@@ -8,6 +8,7 @@
 //! first. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
 //! command. `act` decides whether a step can be taken at all.
 
+pub(super) mod park;
 pub(super) mod release;
 mod shut_kernel;
 mod signal;
@@ -32,7 +33,7 @@ use crate::advice;
 use crate::host::Roots;
 use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 
 /// Time, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s (`jupyter_client`:
 /// `KernelRestarter.time_to_dead` and `poll_interval`), and torchrun checks its workers more often.
@@ -43,6 +44,7 @@ impl Step {
     pub fn describe(&self, target: &Target) -> String {
         let action = match self {
             Self::Release { way, .. } => release::describe(way),
+            Self::Park { way, to_end, .. } => return park::describe(way, *to_end),
             Self::ShutKernel { kernel, .. } => shut_kernel::describe(kernel),
             Self::Signal { signal, recipients, .. } => {
                 signal::describe(*signal, *recipients, target)
@@ -70,6 +72,7 @@ impl Step {
     pub(super) fn grace_seconds(&self) -> f64 {
         match self {
             Self::Release { grace_seconds, .. }
+            | Self::Park { grace_seconds, .. }
             | Self::ShutKernel { grace_seconds, .. }
             | Self::Signal { grace_seconds, .. } => *grace_seconds,
             Self::Advise { .. } => 0.0,
@@ -80,7 +83,7 @@ impl Step {
     /// whether the recipients are protected.
     pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
-            Self::Release { .. } => state.alive(Recipients::Family),
+            Self::Release { .. } | Self::Park { .. } => state.alive(Recipients::Family),
             Self::ShutKernel { .. } => state.held.alive(&mut *state.control),
             Self::Signal { recipients, .. } => state.alive(*recipients),
             Self::Advise { .. } => Vec::new(),
@@ -94,6 +97,7 @@ impl Step {
     ) -> Result<Started, LedgerError> {
         match self {
             Self::Release { way, options, .. } => release::request(way, options, context),
+            Self::Park { way, to_end, .. } => park::request(way, *to_end, context),
             Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, context),
             Self::Signal { signal, .. } => signal::send(*signal, context, recipients),
             Self::Advise { .. } => Ok(Started::Done),
@@ -104,6 +108,7 @@ impl Step {
     pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, state),
+            Self::Park { way, to_end, .. } => park::effect(way, *to_end, state),
             Self::ShutKernel { .. } => shut_kernel::effect(state),
             Self::Signal { recipients, .. } if !state.alive(*recipients).is_empty() => {
                 StepEffect::Pending
@@ -116,6 +121,7 @@ impl Step {
     pub(super) fn expired(&self, state: &StepState<'_>) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(state),
+            Self::Park { to_end, .. } => park::expired(*to_end),
             Self::ShutKernel { .. } => shut_kernel::expired(state),
             Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
         }
@@ -124,7 +130,7 @@ impl Step {
     /// Returns whether the step ends processes. Such a step can also end dependent processes, and the act succeeds
     /// once the memory is free. The effect of a release is measured with [`ReleaseMeter`] instead.
     pub(super) fn ends_processes(&self) -> bool {
-        !matches!(self, Self::Release { .. })
+        !matches!(self, Self::Release { .. } | Self::Park { .. })
     }
 
     /// Returns whether the process may exit because of the request, since some programs can free a memory pool only
@@ -145,6 +151,9 @@ impl fmt::Display for Deed {
                 write!(f, "{} to {pids}", signals.join(" and "))
             }
             Self::Release { way } => f.write_str(&release::describe_request(way, "asking")),
+            Self::Park { process, bytes } => {
+                write!(f, "parking {}: moving {} to host memory", process.pid, Bytes(*bytes))
+            }
             Self::ShutKernel { kernel_id } => {
                 write!(f, "asking its server to shut kernel {kernel_id} down")
             }
@@ -159,6 +168,7 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
         Request::Release { way, options } => {
             RequestResult::Released(ways::perform(&roots, way, options))
         }
+        Request::Park { way, to_end } => RequestResult::Parked(park::perform(way, *to_end)),
         Request::ShutKernel { kernel, even_at_work, asked } => {
             ask_server(&roots, kernel, *even_at_work, asked)
         }
@@ -278,6 +288,18 @@ pub(super) struct StepPlan {
 }
 
 pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
+    let mut plan = family_steps(candidate);
+    // No step that ends processes may precede the parks.
+    let ends = |step: &Step| step.ends_processes() && step.advice().is_none();
+    if let Some(first) = plan.steps.iter().position(ends) {
+        let parks =
+            candidate.processes.iter().filter_map(|process| park::to_end(process, candidate));
+        plan.steps.splice(first..first, parks);
+    }
+    plan
+}
+
+fn family_steps(candidate: &FamilyInput<'_>) -> StepPlan {
     let release = release::plan(candidate);
     if let Some(shut) = shut_kernel::plan(candidate) {
         let mut steps: Vec<Step> = release.into_iter().collect();

@@ -134,7 +134,10 @@ pub(super) fn effect(
         RequestResult::Failed(why) | RequestResult::Restarts(why) => {
             settled(Outcome::NoWayIn { why: why.as_str().into() })
         }
-        RequestResult::Waiting | RequestResult::Done | RequestResult::AtWork => StepEffect::Pending,
+        RequestResult::Waiting
+        | RequestResult::Done
+        | RequestResult::AtWork
+        | RequestResult::Parked(_) => StepEffect::Pending,
     }
 }
 

@@ -123,7 +123,9 @@ pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
     match state.answer {
         RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
         RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-        RequestResult::Failed(_) | RequestResult::Released(_) => StepEffect::Over,
+        RequestResult::Failed(_) | RequestResult::Released(_) | RequestResult::Parked(_) => {
+            StepEffect::Over
+        }
         RequestResult::Restarts(_) if state.policy.direct => StepEffect::Over,
         RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
     }

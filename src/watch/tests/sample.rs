@@ -244,6 +244,7 @@ pub fn target(pid: u32) -> Target {
             process_group: None,
             session: None,
             is_stopped: false,
+            is_parked: false,
         }],
         launcher: None,
         leader: pid,
