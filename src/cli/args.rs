@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{
-    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, Styles, TypedValueParser,
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
 };
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 pub use park::{ParkArgs, UnparkArgs};
@@ -64,7 +64,6 @@ Exit codes:
     disable_help_flag = true,
     disable_version_flag = true,
     disable_help_subcommand = true,
-    styles = Styles::plain(),
     max_term_width = 100
 )]
 pub struct Cli {
