@@ -16,8 +16,8 @@ use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use super::target::Deed;
 use super::target::Target;
-pub use super::target::{Deed, LedgerProcess};
 use super::verify::Outcome;
 use crate::host::open_output;
 use crate::model::json;

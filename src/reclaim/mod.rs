@@ -40,7 +40,7 @@ pub mod worker;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
 pub use executor::{Executor, FreshSample, Observer, SampleSource, Tools};
-pub use guard::{Guard, Protection};
+pub use guard::Guard;
 pub use ledger::Ledger;
 pub use past_reclaim::ReclaimLog;
 pub use past_release::ReleaseLog;

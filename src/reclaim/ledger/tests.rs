@@ -5,6 +5,7 @@ use std::fs;
 use super::*;
 use crate::model::Kind;
 use crate::reclaim::policy::Signal;
+use crate::reclaim::target::LedgerProcess;
 use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
