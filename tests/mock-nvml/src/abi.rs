@@ -2,8 +2,8 @@
 //!
 //! A line contains a kind, a symbol, C arguments and an answer. Programs can call an `always` function before
 //! `nvmlInit`, but not a `system` function. A `device` function takes the handle of a GPU, an `instance` function
-//! also takes the handle of a MIG device, and a `lookup` function returns a handle. Functions that the scene does not
-//! model return `NOT_SUPPORTED`. The table contains no unsafe code, because [`Pointer`] dereferences the pointers.
+//! also takes the handle of a MIG device, and a `lookup` function returns a handle. The table contains
+//! no unsafe code, because [`Pointer`] dereferences the pointers.
 //!
 //! To add a function, add a line and, if needed, a field in [`scene`](crate::scene).
 
@@ -329,41 +329,10 @@ symbols! {
     device nvmlDeviceGetMaxPcieLinkGeneration(out: Out<c_uint>) |_| out.put(5);
     device nvmlDeviceGetMaxPcieLinkWidth(out: Out<c_uint>) |_| out.put(16);
 
-    // Not modelled.
-    device nvmlDeviceGetAccountingBufferSize() unsupported;
-    device nvmlDeviceGetAccountingPids() unsupported;
-    device nvmlDeviceGetAddressingMode() unsupported;
-    device nvmlDeviceGetApplicationsClock() unsupported;
-    device nvmlDeviceGetClock() unsupported;
-    device nvmlDeviceGetCpuAffinity() unsupported;
-    device nvmlDeviceGetCurrentClocksEventReasons() unsupported;
+    // Others.
     device nvmlDeviceGetCurrentClocksThrottleReasons(out: Out<c_ulonglong>) |_| out.put(0x4);
-    device nvmlDeviceGetDetailedEccErrors() unsupported;
-    device nvmlDeviceGetDriverModel_v2() unsupported;
-    device nvmlDeviceGetDynamicPstatesInfo() unsupported;
-    device nvmlDeviceGetEncoderStats() unsupported;
-    device nvmlDeviceGetFanSpeedRPM() unsupported;
-    device nvmlDeviceGetGpuInstances() unsupported;
-    device nvmlDeviceGetInforomImageVersion() unsupported;
-    device nvmlDeviceGetMemoryBusWidth() unsupported;
-    device nvmlDeviceGetMemoryErrorCounter() unsupported;
-    device nvmlDeviceGetNumGpuCores() unsupported;
     device nvmlDeviceGetNumaNodeId(out: Out<c_uint>)
         |device| out.put(supported(device.gpu.numa_node)?);
-    device nvmlDeviceGetNvLinkState() unsupported;
-    device nvmlDeviceGetPcieReplayCounter() unsupported;
-    device nvmlDeviceGetPowerManagementLimitConstraints() unsupported;
-    device nvmlDeviceGetPowerManagementMode() unsupported;
-    device nvmlDeviceGetProcessesUtilizationInfo() unsupported;
-    device nvmlDeviceGetRemappedRows() unsupported;
-    device nvmlDeviceGetRetiredPages_v2() unsupported;
-    device nvmlDeviceGetSamples() unsupported;
-    device nvmlDeviceGetSupportedEventTypes() unsupported;
-    device nvmlDeviceGetThermalSettings() unsupported;
-    device nvmlDeviceGetTotalEnergyConsumption() unsupported;
-    device nvmlDeviceGetVbiosVersion() unsupported;
-    device nvmlDeviceGetViolationStatus() unsupported;
-    device nvmlDeviceGetVirtualizationMode() unsupported;
 }
 
 /// The only function that does not return a return code. nvtop requires it.
@@ -380,10 +349,6 @@ fn unused_engine(device: &Device<'_>, out: Out<c_uint>, period_us: Out<c_uint>) 
     without_mig(device)?;
     out.put(0)?;
     period_us.put(SAMPLING_US)
-}
-
-fn unsupported(_: &Device<'_>) -> Answer {
-    Err(Code::NOT_SUPPORTED)
 }
 
 fn supported<T>(value: Option<T>) -> Result<T, Code> {

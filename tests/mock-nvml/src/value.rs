@@ -36,7 +36,7 @@ impl Value {
             Self::Steps(points) => (points, false),
             Self::Points { points, interpolate } => (points, *interpolate),
         };
-        let next = count_until(points, second);
+        let next = points.partition_point(|(from, _)| *from <= second);
         let (Some(before), after) = (points.get(next.saturating_sub(1)), points.get(next)) else {
             return 0.0;
         };
@@ -58,25 +58,6 @@ impl Value {
             }
         }
     }
-}
-
-/// Returns the number of points at or before `second`. Tries the position that evenly spaced points would have,
-/// before it searches. Speed matters, because monitors read thousands of values per second and benchmarks attribute
-/// the time to the monitor.
-fn count_until(points: &[(f64, f64)], second: f64) -> usize {
-    let is_next = |next: usize| {
-        points[..next].last().is_none_or(|(from, _)| *from <= second)
-            && points.get(next).is_none_or(|(from, _)| *from > second)
-    };
-    if let [(first, _), .., (last, _)] = points {
-        let share = (second - first) / (last - first);
-        let guess = (share * (points.len() - 1) as f64).clamp(0.0, (points.len() - 1) as f64);
-        let next = guess as usize + 1;
-        if is_next(next) {
-            return next;
-        }
-    }
-    points.partition_point(|(from, _)| *from <= second)
 }
 
 impl Default for Value {
