@@ -23,22 +23,6 @@ pub fn some_of<S: AsRef<str>>(most: usize, separator: &str, words: &[S]) -> Stri
     }
 }
 
-/// A number displayed as an integer, with halves rounded to even, like `{:.0}`.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Rounded(pub f64);
-
-impl fmt::Display for Rounded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Every integer below this number is exactly representable as an `f64`.
-        const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
-        match self.0 {
-            // Formatting an integer is faster than formatting a float.
-            number @ 0.0..MAX_EXACT => (number.round_ties_even() as u64).fmt(f),
-            number => write!(f, "{number:.0}"),
-        }
-    }
-}
-
 /// A number of bytes, displayed as `1.5 KiB` and parsed from `8GiB`, `512MiB` or `4096B`. Only `0`
 /// needs no unit: a plain `8` could mean bytes or GiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -61,57 +45,26 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         let (name, size) = BYTE_UNITS[unit];
-        // A screen shows hundreds of sizes. Formatting a float takes ten times as long as formatting integers.
-        let tenths = match unit {
-            0 => 0,
-            _ => divide_and_round(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
-        };
-        match (unit, f.width()) {
-            (0, None) => write!(f, "{} B", self.0),
-            (0, Some(_)) => f.pad(&format!("{} B", self.0)),
-            (_, None) => write!(f, "{}.{} {name}", tenths / 10, tenths % 10),
-            (_, Some(_)) => f.pad(&format!("{}.{} {name}", tenths / 10, tenths % 10)),
+        match unit {
+            0 => f.pad(&format!("{} B", self.0)),
+            _ => f.pad(&format!("{:.1} {name}", self.0 as f64 / size as f64)),
         }
     }
 }
 
-/// Divides by 2^`power`. Halves are rounded to even, as when a float is formatted.
-fn divide_and_round(number: u128, power: u32) -> u128 {
-    let (quotient, divisor) = (number >> power, 1 << power);
-    let remainder = number & (divisor - 1);
-    let is_up = remainder * 2 > divisor || (remainder * 2 == divisor && quotient % 2 == 1);
-    quotient + u128::from(is_up)
-}
-
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ParseError {
-    #[error("{text:?} is not {expected}; write {examples}")]
-    Other { text: String, expected: &'static str, examples: &'static str },
-    #[error("{text:?} has no unit; write {}", list_examples(.text, .units))]
-    NoUnit { text: String, units: &'static [&'static str] },
-}
-
-/// Formats a number with each unit, such as `8GiB, 8MiB or 8%`.
-fn list_examples(number: &str, units: &[&str]) -> String {
-    let number = number.trim();
-    let mut text = String::new();
-    for (at, unit) in units.iter().enumerate() {
-        text.push_str(match at {
-            0 => "",
-            _ if at + 1 == units.len() => " or ",
-            _ => ", ",
-        });
-        text.push_str(number);
-        text.push_str(unit);
-    }
-    text
+#[error("{text:?} is not {expected}; write {examples}")]
+pub struct ParseError {
+    text: String,
+    expected: &'static str,
+    examples: &'static str,
 }
 
 impl FromStr for Bytes {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError::Other {
+        let error = || ParseError {
             text: text.to_owned(),
             expected: "a size",
             examples: "8GiB, 512MiB or 4096B",
@@ -119,9 +72,6 @@ impl FromStr for Bytes {
         let (number, unit) = split_unit(text).ok_or_else(error)?;
         let size = match unit.to_ascii_lowercase().as_str() {
             "" if number == 0.0 => 1u64,
-            "" => {
-                return Err(ParseError::NoUnit { text: text.to_owned(), units: &["GiB", "MiB"] });
-            }
             "b" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
@@ -170,20 +120,10 @@ impl FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         match split_unit(text) {
             Some((percent, "%")) if percent <= 100.0 => Ok(Self::Share(percent)),
-            number => text.parse().map(Self::Size).map_err(|error| match error {
-                ParseError::NoUnit { text, .. } => ParseError::NoUnit {
-                    text,
-                    units: if number.is_some_and(|(number, _)| number <= 100.0) {
-                        &["GiB", "MiB", "%"]
-                    } else {
-                        &["GiB", "MiB"]
-                    },
-                },
-                ParseError::Other { text, .. } => ParseError::Other {
-                    text,
-                    expected: "a size or a share from 0% to 100%",
-                    examples: "8GiB, 512MiB or 90%",
-                },
+            _ => text.parse().map(Self::Size).map_err(|_: ParseError| ParseError {
+                text: text.to_owned(),
+                expected: "a size or a share from 0% to 100%",
+                examples: "8GiB, 512MiB or 90%",
             }),
         }
     }
@@ -247,7 +187,7 @@ impl FromStr for Span {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError::Other {
+        let error = || ParseError {
             text: text.to_owned(),
             expected: "a duration",
             examples: "30s, 10m, 2h or 1h30m",
@@ -284,38 +224,20 @@ pub struct Percent(pub f64);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::dice::Dice;
 
     #[test]
-    fn numbers_are_rounded_like_formatted_floats() {
-        let max_exact = (1u64 << 53) as f64;
-        let edge_cases =
-            [0.0, 0.49, 0.5, 1.5, 2.5, 99.5, 1e9 + 0.5, max_exact, max_exact * 4.0, -0.7, -3.5];
-        let eighths = (0..5000).map(|at| f64::from(at) * 0.125);
-        for number in edge_cases.into_iter().chain(eighths).chain([f64::INFINITY, f64::NAN]) {
-            assert_eq!(Rounded(number).to_string(), format!("{number:.0}"));
-        }
-    }
-
-    #[test]
-    fn bytes_are_formatted_like_floats() {
-        let mut dice = Dice::new(1);
-        let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Sizes halfway between two tenths, which are rounded to even, and their neighbours.
-        let halves = (0..400u64).flat_map(|at| {
-            let half = at * (MIB / 20);
-            [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]
-        });
-        for bytes in random.chain(halves).chain([u64::MAX >> 11, 1023, 1024]) {
-            let (name, size) = (1..)
-                .map(|at| BYTE_UNITS[at])
-                .find(|(name, size)| *name == "PiB" || bytes as f64 / (*size as f64) < 1023.95)
-                .unwrap();
-            if bytes as f64 >= 1023.95 {
-                let expected = format!("{:.1} {name}", bytes as f64 / size as f64);
-                assert_eq!(Bytes(bytes).to_string(), expected, "{bytes}");
-                assert_eq!(format!("{:>14}", Bytes(bytes)), format!("{expected:>14}"));
-            }
+    fn bytes_are_formatted_in_the_largest_unit() {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_524, "1023.9 KiB"),
+            (1_048_525, "1.0 MiB"),
+            (3 * GIB / 2, "1.5 GiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), shown);
+            assert_eq!(format!("{:>14}", Bytes(bytes)), format!("{shown:>14}"));
         }
     }
 

@@ -1,18 +1,17 @@
 //! Advice for users: how each framework allocates GPU memory, and how to free the memory.
 //!
-//! `frameworks.toml` contains the texts and their sources. `owner` finds the owner of a process, and `place`
-//! describes how to end the process through its owner. [`recipe`] is code that a process runs to free its caches, and
-//! [`unload`] describes how servers unload models. This module reads nothing from the machine.
+//! `frameworks.toml` contains the texts and their sources. `owner` finds the owner of a process, and describes how to
+//! end the process through it. [`recipe`] is code that a process runs to free its caches, and [`unload`] describes how
+//! servers unload models. This module reads nothing from the machine.
 
-mod address;
 mod owner;
-mod place;
 pub mod recipe;
 #[cfg(test)]
 mod tests;
 pub mod unload;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use serde::Deserialize;
@@ -20,8 +19,9 @@ use serde::Deserialize;
 use crate::model::Process;
 use crate::model::program::file_name;
 
-pub use owner::{owner, owner_of};
-pub use place::{place_lines, quote, thaw};
+use owner::is_notebook;
+pub use owner::{owner, owner_of, place_lines, quote, thaw};
+use unload::{server_of, unload_server};
 
 /// Python code for users to paste into a program: a signal handler that frees memory on request.
 /// The code is short and uses only the standard library, so that users can read and change it.
@@ -61,8 +61,50 @@ impl AdviceText {
         };
         !is_set(&self.unless_set)
             && self.only_if_set.as_ref().is_none_or(is_set)
-            && (!self.is_for_notebooks || place::is_notebook(process))
+            && (!self.is_for_notebooks || is_notebook(process))
     }
+
+    /// Returns the text with the address of the process's server, if known.
+    pub fn text_for(&self, process: &Process) -> String {
+        let mut text = self.text.clone();
+        let Some((is_secure, default_port, host_and_port)) = server_address(process) else {
+            return text;
+        };
+        for unknown in ["HOST:PORT".to_owned(), format!("HOST:{default_port}")] {
+            text = text.replace(&unknown, &host_and_port);
+        }
+        if is_secure { text.replace("http://", "https://") } else { text }
+    }
+}
+
+/// Returns whether the server uses TLS, its default port, and its `host:port`.
+fn server_address(process: &Process) -> Option<(bool, u16, String)> {
+    if process.listening_on.is_none() {
+        return typed_address(process);
+    }
+    let (row, listener) = server_of(process)?;
+    let listener = listener
+        .filter(|_| framework_of(process).is_some_and(|framework| framework.name == row.name))?;
+    let address = row.address(listener.command, listener.listening_on)?;
+    let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
+    // Only the owner of a container knows how the container's port is published.
+    let host = match address.ip().to_canonical() {
+        _ if process.container.is_some() => "HOST".to_owned(),
+        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
+}
+
+/// Determines the server's address from the command line, for use when sockets are not readable.
+fn typed_address(process: &Process) -> Option<(bool, u16, String)> {
+    let command = process.command.as_deref()?;
+    let row = unload_server(process.framework.as_deref()?)?;
+    let runs = row.runs(command, process.working_directory.as_deref(), &[]);
+    let port = row.typed_port(command).filter(|_| runs)?;
+    let host = if process.container.is_some() { "HOST" } else { "localhost" };
+    Some((row.is_secure(command), row.port, format!("{host}:{port}")))
 }
 
 #[derive(PartialEq, Eq, Debug, Deserialize)]
@@ -179,7 +221,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
 
 /// Returns short advice: how to free memory while the process runs, then how to end the process.
 pub fn lines(process: &Process) -> Vec<&'static AdviceText> {
-    let is_kernel = place::is_notebook(process) && !process.has_lost_server();
+    let is_kernel = is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
     inside(process).into_iter().chain([end]).collect()
 }

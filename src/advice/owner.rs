@@ -9,11 +9,14 @@
 
 use std::collections::BTreeMap;
 
-use super::place::{self, quote};
+use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 use crate::model::owners::{OwnerEntry, OwnerPlace};
 use crate::model::process::{Container, Slurm};
 use crate::model::unit::{Role, role};
+
+/// Maximum length of a name in a command.
+const LONGEST_NAME: usize = 253;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
@@ -61,7 +64,7 @@ pub fn owner(process: &Process) -> Option<Owner> {
 /// Finds the owner of a process, or returns `None` if no owner is known. If possible, the owner's command ends all
 /// processes of the `job`, but nothing else in the same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
-    if place::is_notebook(process) {
+    if is_notebook(process) {
         return notebook(process);
     }
     let in_place = |place, facts: Option<Facts>| owner_in(place, process, &facts?);
@@ -207,7 +210,7 @@ fn notebook(process: &Process) -> Option<Owner> {
         || process.kubernetes.is_some()
         || process.slurm.as_deref().is_some_and(|job| job.over != Some(true));
     (is_within && !process.has_lost_server())
-        .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
+        .then(|| Owner::new("its notebook's server", None, notebook_line(process)))
 }
 
 fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
@@ -348,6 +351,89 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let is_users = is_rootless(process);
     let place = if is_users { OwnerPlace::UserUnit } else { OwnerPlace::Unit };
     owner_in(place, process, &facts)
+}
+
+/// Describes how to continue the process if it is stopped or frozen, and how to end it through its owner. Returns no
+/// lines if neither applies.
+pub fn place_lines(process: &Process) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(line) = thaw(process) {
+        lines.push(line);
+    } else if process.is_stopped() {
+        lines.push(format!("it is stopped; continue it: `kill -CONT {}`", process.pid));
+    }
+    if is_notebook(process) {
+        // The container or unit belongs to the server, which can also run other users' kernels.
+        lines.push(notebook_line(process));
+        return lines;
+    }
+    let job = process.slurm.as_deref();
+    if let Some(job) = job.filter(|job| job.over == Some(true)) {
+        let job = job.id().as_deref().and_then(quote);
+        let job = job.map_or_else(String::new, |job| format!(" {job}"));
+        lines.push(format!(
+            "end it, `kill {}`: its Slurm job{job} has ended, and no step of the job is left on this machine",
+            process.pid
+        ));
+        return lines;
+    }
+    lines.extend(owner(process).map(|owner| owner.line));
+    lines
+}
+
+/// Describes how to thaw a process, or returns `None` if its cgroup is not frozen.
+pub fn thaw(process: &Process) -> Option<String> {
+    let cgroup = process.cgroup.as_deref().filter(|_| process.frozen == Some(true))?;
+    let file = quote(&format!("/sys/fs/cgroup{cgroup}/cgroup.freeze"));
+    let by_hand = file.map_or_else(String::new, |file| format!(", or `echo 0 > {file}`"));
+    Some(format!(
+        "thaw it with the tool that froze it: `docker unpause`, `podman unpause`, `systemctl thaw`{by_hand}"
+    ))
+}
+
+/// Returns whether the process is an interactive notebook, rather than a batch run by papermill or nbconvert.
+pub(super) fn is_notebook(process: &Process) -> bool {
+    process.jupyter.as_ref().is_some_and(|kernel| !kernel.is_batch())
+}
+
+fn notebook_line(process: &Process) -> String {
+    if process.has_lost_server() {
+        return format!(
+            "end its kernel, `gpumem kill {}`: the server that could shut the kernel down has exited",
+            process.pid
+        );
+    }
+    let kernel = process.jupyter.as_deref();
+    let path = kernel.and_then(|kernel| kernel.notebook_path.as_deref());
+    let path = path.filter(|path| is_plain(path)).map(|path| format!(" ({path})"));
+    let application = kernel.and_then(|kernel| kernel.application.as_deref());
+    let is_match = |end: &&NotebookEnd| {
+        application.is_some_and(|name| end.of.iter().any(|application| application == name))
+    };
+    let notebook_end = TABLE.notebook.iter().find(is_match);
+    let text = notebook_end.map_or(&*TABLE.kernel.text, |end| &*end.text);
+    let shut = format!("shut the kernel down{}", path.as_deref().unwrap_or_default());
+    text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
+}
+
+/// Quotes a name for a POSIX shell if needed. Returns `None` for a name that is empty or too long,
+/// contains control or invisible characters, or starts with `-` like an option.
+pub fn quote(name: &str) -> Option<String> {
+    if !is_plain(name) || name.starts_with('-') {
+        return None;
+    }
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:@%+,-".contains(&byte);
+    Some(if name.bytes().all(is_bare) {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
+    })
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= LONGEST_NAME
+        && name.chars().all(|c| c.is_alphanumeric() || c == ' ' || c.is_ascii_graphic())
 }
 
 #[cfg(test)]

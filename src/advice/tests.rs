@@ -53,36 +53,6 @@ fn every_line_is_printable_and_has_a_source() {
     }
 }
 
-/// Parts of the names of calls and settings that return no memory to the driver.
-const USELESS: &[&str] = &[
-    "clear_session",
-    "reset_default_graph",
-    "sess.close",
-    "batch",
-    "set_memory_growth",
-    "accumulation",
-    "no_grad",
-    "BytesInUse",
-];
-
-#[test]
-fn advice_always_frees_memory() {
-    for row in frameworks() {
-        for line in &row.inside {
-            for useless in USELESS {
-                assert!(!line.text.contains(useless), "{}: {}", row.name, line.text);
-            }
-        }
-        let unchanged: Vec<_> = row.unchanged.iter().map(|line| &*line.text).collect();
-        for jupyter in [None, Some(Arc::default())] {
-            for step in steps(&Process { jupyter, ..process(Some(&row.name)) }) {
-                assert!(!unchanged.contains(&&*step), "{step}");
-                assert!(USELESS.iter().all(|useless| !step.contains(useless)));
-            }
-        }
-    }
-}
-
 #[test]
 fn advice_frees_memory_before_it_ends_the_process() {
     let kernel = Process { framework: Some("pytorch".into()), ..notebook(None) };
@@ -136,39 +106,6 @@ fn a_setting_that_is_already_set_is_not_advised() {
 }
 
 #[test]
-fn unload_advice_names_its_preconditions() {
-    for row in frameworks() {
-        for line in all(row) {
-            let text = &line.text;
-            assert_eq!(
-                text.matches("/sleep?").count(),
-                text.matches("/sleep?level=1&mode=wait").count(),
-                "{text}"
-            );
-            // Advice must name the options that a request requires, and the request that loads the model.
-            for (call, gates) in [
-                ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
-                (
-                    "/release_memory_occupation",
-                    &[
-                        "--enable-memory-saver",
-                        "no request runs",
-                        "crash",
-                        "/resume_memory_occupation",
-                    ],
-                ),
-                ("/models/unload", &["router", "next request loads"]),
-                ("repository/models/", &["--model-control-mode=explicit"]),
-            ] {
-                for gate in gates.iter().filter(|_| text.contains(call)) {
-                    assert!(text.contains(gate), "no {gate}: {text}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
 fn advice_uses_the_programs_language() {
     let of_language = |command: &str, framework| Process {
         command: Some(command.split(' ').map(Arc::from).collect()),
@@ -188,14 +125,4 @@ fn advice_uses_the_programs_language() {
         assert_eq!(lines[0].contains("torch.cuda"), command.starts_with("python"), "{lines:?}");
         assert_eq!(lines[1..], [&*TABLE.kernel.text]);
     }
-}
-
-#[test]
-fn a_notebook_without_its_editor_is_killed() {
-    let open = notebook(Some("vscode"));
-    assert!(steps(&open)[0].contains("close the notebook in VS Code"));
-    let gone = Process { parent_is_reaper: Some(true), ..open };
-    let lines = steps(&gone);
-    assert_eq!(lines.len(), 1);
-    assert!(lines[0].contains("`gpumem kill 4242`") && !lines[0].contains("VS Code"), "{lines:?}");
 }

@@ -222,7 +222,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
 }
 
 /// Returns the values of a flag, each given in the next word or after `=`.
-pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
+fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
         rest => rest.strip_prefix('='),

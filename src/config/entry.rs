@@ -218,10 +218,8 @@ fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
 }
 
 fn kind_in(entry: &Entry<'_>) -> Result<Kind, ConfigError> {
-    let name = one_of(entry, &kind_names(), "kind")?;
-    let mut kinds = Kind::ALL.iter().copied();
-    let kind = kinds.find(|kind| *kind.name() == *name);
-    kind.ok_or_else(|| entry.wrong("a kind"))
+    one_of(entry, &kind_names(), "kind")?;
+    entry.read()
 }
 
 fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {

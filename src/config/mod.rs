@@ -9,7 +9,6 @@
 //! settings of rules, and [`reap`] those of unattended actions.
 
 mod entry;
-mod read;
 pub mod reap;
 mod section;
 mod write;
@@ -21,9 +20,11 @@ use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-pub use reap::ReapConfig;
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use toml::de::DeTable;
+
+pub use reap::ReapConfig;
+use section::{File as SourceFile, Section, kind_names, setting_names, settings};
 
 use crate::rules::{RuleSet, setting};
 use crate::units::{Amount, Span};
@@ -112,8 +113,6 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::
 pub enum ConfigError {
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the configuration {} is a directory; specify a file", path.display())]
-    Directory { path: PathBuf },
     #[error("the configuration {} is larger than 1 MiB; check its path", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
@@ -158,7 +157,7 @@ pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     for path in paths {
         match text(path) {
-            Ok(text) => read::layer(&mut config, &text, path)?,
+            Ok(text) => layer(&mut config, &text, path)?,
             Err(ConfigError::Unreadable { source, .. }) if !required && is_absent(&source) => {}
             Err(error) => return Err(error),
         }
@@ -173,9 +172,6 @@ fn is_absent(error: &io::Error) -> bool {
 fn text(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(ConfigError::Directory { path: path.to_owned() });
-    }
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
@@ -188,6 +184,81 @@ fn text(path: &Path) -> Result<String, ConfigError> {
             line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
         }
     })
+}
+
+const TOP: &[&str] = &["sample", "reap", "park", "rules", "rule", "override", "keep"];
+
+/// Applies a file to the configuration.
+fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
+    let file = SourceFile { text, path };
+    let document = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let (line, column) = file.position(at);
+        ConfigError::Syntax {
+            path: path.to_owned(),
+            line,
+            column,
+            message: error.message().lines().collect::<Vec<_>>().join("; "),
+        }
+    })?;
+    let document = Section::new(&file, "", 0..0, document.get_ref());
+    document.allow(TOP)?;
+    // Read the tables in a fixed order: a rule starts with the settings of its kind, an override
+    // changes rules, and an exemption names rules.
+    for entry in TOP.iter().filter_map(|name| document.get(name)) {
+        match entry.name {
+            "sample" => {
+                let section = entry.section()?;
+                settings(&mut config.sample, SAMPLE, &section, &mut config.origins)?;
+            }
+            "park" => {
+                let section = entry.section()?;
+                settings(&mut config.park, PARK, &section, &mut config.origins)?;
+            }
+            "reap" => reap::section(config, &entry.section()?)?,
+            "rules" => rules(config, &entry.section()?)?,
+            _ => entry::read_entries(config, entry)?,
+        }
+    }
+    match config.reap.contradiction() {
+        Some(message) => {
+            // The earlier files were consistent, so a table in this file causes the error.
+            let mut keys = ["reap", "rule", "rules"].into_iter();
+            let at = keys.find_map(|name| document.get(name));
+            let at = at.map_or(0..0, |entry| entry.at.clone());
+            Err(file.wrong(at, "reap", message.to_owned()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn rules(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
+    let kinds = kind_names();
+    for kind in &section.entries {
+        kind.allow(&kinds)?;
+        let section = kind.section()?;
+        let mut last = &kind.at;
+        let Some(rule) = config.rules.rule_mut(kind.name) else {
+            continue;
+        };
+        let allowed = [&[reap::ACTION], &*setting_names(rule)].concat();
+        for entry in &section.entries {
+            entry.allow(&allowed)?;
+            if entry.name == reap::ACTION {
+                let response = reap::action(entry, rule.kind())?;
+                config.reap.set_response(rule.name.clone(), response);
+            } else {
+                let set = rule.set(entry.name, &entry.value);
+                set.map_err(|wrong| entry.refuse(&wrong))?;
+                last = &entry.at;
+            }
+            config.origins.insert(entry.key.clone(), entry.origin());
+        }
+        if let Some(message) = rule.contradiction() {
+            return Err(section.file.wrong(last.clone(), &section.key, message));
+        }
+    }
+    Ok(())
 }
 
 impl Config {

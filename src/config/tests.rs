@@ -13,7 +13,7 @@ use crate::units::{Bytes, GIB, MIB, Percent};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
-    read::layer(&mut config, text, Path::new("config.toml"))?;
+    layer(&mut config, text, Path::new("config.toml"))?;
     Ok(config)
 }
 
@@ -91,23 +91,45 @@ fn all_settings_are_read() {
 
 #[test]
 fn a_written_configuration_reads_back_equal() {
-    for text in ["", WHOLE, "[rules.idle]\nmin_memory = \"1000001B\""] {
+    let selected =
+        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
+    for (text, lines) in [
+        ("", &["min_memory = \"1GiB\" # default"][..]),
+        ("[rules.idle]\nmin_memory = \"1000001B\"", &[]),
+        (selected, &[]),
+        (WHOLE, &["duration = \"1h30m\" # config.toml:9", "[[override]] # config.toml:13"]),
+        (
+            ENTRIES,
+            &[
+                "[[rule]] # config.toml:13\nname = \"idle-notebooks\"",
+                "[[keep]] # config.toml:2",
+                "until = \"2026-12-31T17:00:00.000Z\"",
+                "where = \"notebook:course/ mem>4GiB\"",
+            ],
+        ),
+        (
+            WHOLE_REAP,
+            &[
+                "action = \"reap\" # config.toml:13",
+                "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
+                "action = \"notify\" # default",
+            ],
+        ),
+    ] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
         assert_eq!(parse(&written).unwrap(), config, "{written}");
+        for line in lines {
+            assert!(written.contains(&format!("{line}\n")), "{line}: {written}");
+        }
     }
-    let written = parse(WHOLE).unwrap().to_toml();
-    assert!(written.contains("duration = \"1h30m\" # config.toml:9\n"), "{written}");
-    assert!(written.contains("[[override]] # config.toml:13\n"), "{written}");
-    let defaults = Config::default().to_toml();
-    assert!(defaults.contains("min_memory = \"1GiB\" # default\n"), "{defaults}");
 }
 
 #[test]
 fn a_newline_in_a_path_does_not_break_a_comment() {
     let mut config = Config::default();
     let path = Path::new("a\nenabled = maybe");
-    read::layer(&mut config, "sample.interval = \"2s\"", path).unwrap();
+    layer(&mut config, "sample.interval = \"2s\"", path).unwrap();
     assert_eq!(parse(&config.to_toml()).unwrap(), config);
 }
 
@@ -199,7 +221,7 @@ fn an_unreadable_file_is_an_error_and_an_absent_one_is_not() {
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
     let failed = |path: &Path, is_chosen| load(&[path.to_owned()], is_chosen).unwrap_err();
     assert!(matches!(failed(&absent, true), ConfigError::Unreadable { .. }));
-    assert!(matches!(failed(folder.path(), false), ConfigError::Directory { .. }));
+    assert!(matches!(failed(folder.path(), false), ConfigError::Unreadable { .. }));
     let file = folder.path().join("config.toml");
     fs::write(&file, b"# fine\n# \xff\n").unwrap();
     assert!(matches!(failed(&file, true), ConfigError::NotText { line: 2, .. }));
@@ -289,26 +311,6 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
 }
 
 #[test]
-fn written_entries_read_back_equal() {
-    let selected =
-        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
-    for text in [ENTRIES, selected] {
-        let config = parse(text).unwrap();
-        let written = config.to_toml();
-        assert_eq!(parse(&written).unwrap(), config, "{written}");
-    }
-    let written = parse(ENTRIES).unwrap().to_toml();
-    for line in [
-        "[[rule]] # config.toml:13\nname = \"idle-notebooks\"\n",
-        "[[keep]] # config.toml:2\n",
-        "until = 2026-12-31T17:00:00.000Z\n",
-        "where = \"notebook:course/ mem>4GiB\"\n",
-    ] {
-        assert!(written.contains(line), "{line}: {written}");
-    }
-}
-
-#[test]
 fn an_exemption_until_a_date_includes_that_day() {
     let until = |written: &str| -> Option<Time> {
         let text = format!("[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\nuntil = {written}");
@@ -352,7 +354,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ),
         ("duration = '2d'", "rule.duration: \"2d\" is not allowed; write a duration"),
         ("where = 'usr:ann'", "rule.where: unknown field \"usr\"; did you mean user?"),
-        ("where = 'mem>4'", "rule.where: mem: \"4\" has no unit"),
+        ("where = 'mem>4'", "rule.where: mem: \"4\" is not a size"),
         ("where = 3", "rule.where: 3 is not allowed; write terms such as"),
         ("where = ' '", "rule.where: \" \" is not allowed; write terms such as"),
         (
@@ -444,7 +446,7 @@ action = "notify"
 "#;
 
 #[test]
-fn the_reap_table_is_read_and_reads_back_equal() {
+fn the_reap_table_is_read() {
     let config = parse(WHOLE_REAP).unwrap();
     let reap = &config.reap;
     assert_eq!(reap.warn, Span::from_seconds(1800.0));
@@ -459,15 +461,6 @@ fn the_reap_table_is_read_and_reads_back_equal() {
     let reaping: Vec<&str> = reap.reaping().map(|rule| &**rule).collect();
     assert_eq!(reaping, ["idle-notebooks", "orphan"]);
     assert_eq!(reap.response("idle-others"), Response::Notify);
-    let written = config.to_toml();
-    assert_eq!(parse(&written).unwrap(), config, "{written}");
-    for line in [
-        "action = \"reap\" # config.toml:13",
-        "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
-        "action = \"notify\" # default",
-    ] {
-        assert!(written.lines().any(|written_line| written_line == line), "{line}: {written}");
-    }
 }
 
 #[test]
@@ -500,7 +493,7 @@ fn a_later_layer_overrides_reap_but_keeps_never() {
     let mut config = parse(WHOLE_REAP).unwrap();
     let user = "[reap]\nwarn = \"1h\"\nnever = [\"Xorg\", \"blender\"]\n\
                 [rules.orphan]\naction = \"notify\"";
-    read::layer(&mut config, user, Path::new("user.toml")).unwrap();
+    layer(&mut config, user, Path::new("user.toml")).unwrap();
     assert_eq!(config.reap.warn, Span::from_seconds(3600.0));
     assert_eq!(config.reap.grace, Span::from_seconds(120.0));
     assert_eq!(config.reap.response("orphan"), Response::Notify);

@@ -7,8 +7,7 @@ use toml::{Table, Value};
 
 use super::reap::{ACTION, SETTINGS};
 use super::{Config, PARK, SAMPLE};
-use crate::rules::exemption::Exemption;
-use crate::rules::rule::{Override, Rule};
+use crate::rules::rule::Rule;
 use crate::rules::scope::Scope;
 
 pub(super) fn document(config: &Config) -> String {
@@ -32,15 +31,32 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
         write_settings(config, &format!("rules.{}", rule.name), settings, out)?;
     }
     for rule in &named {
-        write_named(config, rule, out)?;
+        let kind = rule.kind().name();
+        let mut values = vec![("name", Value::from(&*rule.name)), ("kind", Value::from(kind))];
+        values.extend(scope(&rule.scope));
+        values.extend(settings_and_action(config, rule));
+        write_entry(config, "rule", &format!("rule.{}", rule.name), &values, out)?;
     }
     for rule in kinds.iter().chain(&named) {
         for (index, change) in rule.overrides.iter().enumerate() {
-            write_override(config, &rule.name, index, change, out)?;
+            let mut values = vec![("rule", Value::from(&*rule.name))];
+            values.extend(scope(&change.scope));
+            let changes = change.changes.iter();
+            values.extend(changes.map(|(key, value)| (key.as_str(), value.clone())));
+            let key = format!("override.{}.{index}", rule.name);
+            write_entry(config, "override", &key, &values, out)?;
         }
     }
     for (index, keep) in config.rules.keeps().iter().enumerate() {
-        write_keep(config, index, keep, out)?;
+        let until = keep.until.map(|until| until.to_string());
+        let kinds: Vec<&str> = keep.kinds.iter().map(|kind| kind.name()).collect();
+        let rules: Vec<&str> = keep.rules.iter().map(|rule| &**rule).collect();
+        let mut values = vec![("reason", Value::from(&*keep.reason))];
+        values.extend(until.map(|until| ("until", Value::from(until))));
+        values.extend((!kinds.is_empty()).then(|| ("kinds", Value::from(kinds))));
+        values.extend((!rules.is_empty()).then(|| ("rules", Value::from(rules))));
+        values.extend(scope(&keep.scope));
+        write_entry(config, "keep", &format!("keep.{index}"), &values, out)?;
     }
     Ok(())
 }
@@ -73,56 +89,20 @@ fn settings_and_action(config: &Config, rule: &Rule) -> Vec<(&'static str, Value
     settings
 }
 
-fn write_values(values: &[(&'static str, Value)], out: &mut String) -> fmt::Result {
-    let mut values = values.iter();
-    values.try_for_each(|(key, value)| writeln!(out, "{key} = {value}"))
-}
-
-fn write_named(config: &Config, rule: &Rule, out: &mut String) -> fmt::Result {
-    let name = &rule.name;
-    let origin = origin(config, &format!("rule.{name}"));
-    writeln!(out, "\n[[rule]] # {origin}\nname = {}", quoted(name))?;
-    writeln!(out, "kind = {}", quoted(rule.kind().name()))?;
-    write_scope(&rule.scope, out)?;
-    write_values(&settings_and_action(config, rule), out)
-}
-
-fn write_override(
+/// Writes an entry of a list of tables, with the origin that `key` has.
+fn write_entry(
     config: &Config,
-    rule: &str,
-    index: usize,
-    change: &Override,
+    name: &str,
+    key: &str,
+    values: &[(&str, Value)],
     out: &mut String,
 ) -> fmt::Result {
-    let origin = origin(config, &format!("override.{rule}.{index}"));
-    writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(rule))?;
-    write_scope(&change.scope, out)?;
-    out.write_str(&change.changes.to_string())
+    writeln!(out, "\n[[{name}]] # {}", origin(config, key))?;
+    values.iter().try_for_each(|(key, value)| writeln!(out, "{key} = {value}"))
 }
 
-fn write_keep(config: &Config, index: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
-    let origin = origin(config, &format!("keep.{index}"));
-    writeln!(out, "\n[[keep]] # {origin}\nreason = {}", quoted(&keep.reason))?;
-    if let Some(until) = keep.until {
-        writeln!(out, "until = {until}")?;
-    }
-    let kinds: Vec<&str> = keep.kinds.iter().map(|kind| kind.name()).collect();
-    let rules: Vec<&str> = keep.rules.iter().map(|rule| &**rule).collect();
-    write_list("kinds", kinds, out)?;
-    write_list("rules", rules, out)?;
-    write_scope(&keep.scope, out)
-}
-
-fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
-    match &scope.selector {
-        Some(selector) => writeln!(out, "where = {}", quoted(&selector.to_string())),
-        None => Ok(()),
-    }
-}
-
-fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Result {
-    let list = (!names.is_empty()).then(|| (key, names.into()));
-    write_values(list.as_slice(), out)
+fn scope(scope: &Scope) -> Option<(&'static str, Value)> {
+    Some(("where", Value::from(scope.selector.as_ref()?.to_string())))
 }
 
 /// Returns the origin of a value for a comment. A newline in a path would end the comment, so paths are escaped.
@@ -131,8 +111,4 @@ fn origin(config: &Config, key: &str) -> String {
         .origins
         .get(key)
         .map_or_else(|| "default".to_owned(), |origin| origin.escape_debug().to_string())
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }

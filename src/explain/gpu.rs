@@ -72,11 +72,19 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }));
     activity.extend(gpu.temperature_celsius.map(|celsius| format!("{celsius} °C")));
     facts.facts("Use", &activity);
-    let number = |value: Option<u32>, unit: &str| match value {
-        Some(value) => format!("{value}{unit}"),
-        None => "unknown".to_owned(),
+    let number = |value: Option<u32>, unit: &str| value.map(|value| format!("{value}{unit}"));
+    let rate = |bytes: Option<u64>| bytes.map(|bytes| format!("{}/s", Bytes(bytes)));
+    let or_unknown = |(label, text): (&str, Option<String>)| {
+        format!("{label} {}", text.as_deref().unwrap_or("unknown"))
     };
-    let state = gpu.performance_state.map_or("unknown".to_owned(), |state| format!("P{state}"));
+    let speed = [
+        ("SM clock", number(gpu.sm_clock_mhz, " MHz")),
+        ("memory clock", number(gpu.memory_clock_mhz, " MHz")),
+        ("performance state", gpu.performance_state.map(|state| format!("P{state}"))),
+        ("memory read or written", number(gpu.memory_percent, "% of the time")),
+        ("fan", number(gpu.fan_percent, "%")),
+    ];
+    facts.facts("", &speed.map(or_unknown));
     let throttled = match gpu.throttle_reasons.as_deref() {
         None => "throttle reasons: unknown".to_owned(),
         Some([]) => "not throttled".to_owned(),
@@ -85,39 +93,22 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
             format!("throttle reasons: {}", reasons.join(", "))
         }
     };
-    let rate = |bytes: Option<u64>| match bytes {
-        Some(bytes) => format!("{}/s", Bytes(bytes)),
-        None => "unknown".to_owned(),
-    };
-    let errors = gpu.ecc_uncorrected_errors.map(|count| count.to_string());
-    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
-    let speed = [
-        format!("SM clock {}", number(gpu.sm_clock_mhz, " MHz")),
-        format!("memory clock {}", number(gpu.memory_clock_mhz, " MHz")),
-        format!("performance state {state}"),
-        format!("memory read or written {}", number(gpu.memory_percent, "% of the time")),
-        format!("fan {}", number(gpu.fan_percent, "%")),
-    ];
-    facts.facts("", &speed);
     facts.entry("", throttled);
     let others = [
-        format!("encoder {}", number(gpu.encoder_percent, "%")),
-        format!("decoder {}", number(gpu.decoder_percent, "%")),
-        format!("PCIe received {}", rate(gpu.pcie_received_bytes_per_second)),
-        format!("sent {}", rate(gpu.pcie_sent_bytes_per_second)),
-        format!("uncorrected ECC errors {}", or_unknown(errors)),
+        ("encoder", number(gpu.encoder_percent, "%")),
+        ("decoder", number(gpu.decoder_percent, "%")),
+        ("PCIe received", rate(gpu.pcie_received_bytes_per_second)),
+        ("sent", rate(gpu.pcie_sent_bytes_per_second)),
+        ("uncorrected ECC errors", gpu.ecc_uncorrected_errors.map(|count| count.to_string())),
     ];
-    facts.facts("", &others);
+    facts.facts("", &others.map(or_unknown));
     // Many GPUs lack these engines, so show them only while they are busy.
     let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
     let busy = rare.iter().filter_map(|(name, percent)| {
         let percent = percent.filter(|percent| *percent > 0)?;
         Some(format!("{name} {percent}%"))
     });
-    let busy: Vec<String> = busy.collect();
-    if !busy.is_empty() {
-        facts.facts("", &busy);
-    }
+    facts.facts("", &Vec::from_iter(busy));
 }
 
 /// Adds the GPU's total memory and its parts. If all parts are known, they add up to the total.

@@ -21,13 +21,8 @@ pub struct Shortage<'s> {
 struct Unused<'u> {
     bytes: u64,
     name: String,
-    evidence: Evidence<'u>,
-}
-
-#[derive(Debug)]
-enum Evidence<'u> {
-    Found(&'u Finding),
-    Suspected(&'u Suspect),
+    /// The finding, or the suspicion if nothing is proved.
+    found: Result<&'u Finding, &'u Suspect>,
 }
 
 pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> ExplainPage {
@@ -67,8 +62,7 @@ pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> Explai
     page.sections.extend([facts, held, listed(&unused), sufficient(input, gpu, shortage, &unused)]);
     page.sections.retain(|section| !section.rows.is_empty());
     let is_unused = |finding: &Finding| {
-        let is_same = |unused: &Unused<'_>| matches!(unused.evidence, Evidence::Found(found) if found.id == finding.id);
-        unused.iter().any(is_same)
+        unused.iter().any(|unused| unused.found.is_ok_and(|found| found.id == finding.id))
     };
     page.findings = findings.iter().filter(|finding| is_unused(finding)).cloned().collect();
     page.gpu = Some(gpu.clone());
@@ -102,22 +96,16 @@ fn unused<'u>(input: ExplainInput<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Ve
         let identity = finding.process.as_ref()?.identity;
         let is_reclaimable = finding.resolved_at.is_none() && finding.kept_by.is_none();
         let bytes = held(identity).filter(|_| is_reclaimable && finding.kind.is_unused())?;
-        Some(Unused { bytes, name: name(identity.pid), evidence: Evidence::Found(finding) })
+        Some(Unused { bytes, name: name(identity.pid), found: Ok(finding) })
     });
     let suspected = input.engine.suspects().iter().filter_map(|suspect| {
         let identity = suspect.process.identity;
         let bytes = held(identity).filter(|_| suspect.kind.is_unused())?;
-        Some(Unused { bytes, name: name(identity.pid), evidence: Evidence::Suspected(suspect) })
+        Some(Unused { bytes, name: name(identity.pid), found: Err(suspect) })
     });
     let mut unused: Vec<Unused<'_>> = found.chain(suspected).collect();
-    unused.sort_by_key(|unused| (!unused.is_proved(), std::cmp::Reverse(unused.bytes)));
+    unused.sort_by_key(|unused| (unused.found.is_err(), std::cmp::Reverse(unused.bytes)));
     unused
-}
-
-impl Unused<'_> {
-    fn is_proved(&self) -> bool {
-        matches!(self.evidence, Evidence::Found(_))
-    }
 }
 
 fn listed(unused: &[Unused<'_>]) -> Section {
@@ -127,14 +115,14 @@ fn listed(unused: &[Unused<'_>]) -> Section {
     }
     for process in unused {
         let mark = format!("{}: ", Bytes(process.bytes));
-        match process.evidence {
-            Evidence::Found(finding) => {
+        match process.found {
+            Ok(finding) => {
                 section.item(&mark, format!("{}: {}", finding.kind, finding.message));
                 for command in &finding.commands {
                     section.item("    run: ", command.as_str());
                 }
             }
-            Evidence::Suspected(suspect) => {
+            Err(suspect) => {
                 section.item(&mark, format!("suspect: {}: {}", suspect.kind, suspect.message));
                 section.item("    ", suspect.missing.to_string());
             }
@@ -176,7 +164,7 @@ fn sufficient(
         return section;
     };
     let missing_size = Bytes(missing);
-    let proved = &unused[..unused.iter().filter(|process| process.is_proved()).count()];
+    let proved = &unused[..unused.iter().filter(|process| process.found.is_ok()).count()];
     let text = match (enough(proved, missing), enough(unused, missing)) {
         (Some(names), _) => format!("freeing {names} would have been enough"),
         (None, Some(names)) => {

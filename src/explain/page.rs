@@ -16,7 +16,7 @@ type Object = serde_json::Map<String, serde_json::Value>;
 
 /// The page that `gpumem explain --json` prints. It contains sections with rows, in the same order as the printed
 /// page. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields and rows.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ExplainPage {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
@@ -49,18 +49,7 @@ pub struct ExplainPage {
 
 impl ExplainPage {
     pub fn new(title: String, time: Option<Time>, window_seconds: f64) -> Self {
-        Self {
-            schema: SCHEMA,
-            time,
-            window_seconds,
-            title,
-            process: None,
-            gpu: None,
-            findings: Vec::new(),
-            sections: Vec::new(),
-            notes: Vec::new(),
-            errors: Vec::new(),
-        }
+        Self { schema: SCHEMA, time, window_seconds, title, ..Self::default() }
     }
 }
 

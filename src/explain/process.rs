@@ -6,7 +6,8 @@ use super::{ExplainInput, add_memory_chart, steps, utilization_text, who};
 use crate::advice;
 use crate::history::ProcessHistory;
 use crate::history::memory_series::MemorySeries;
-use crate::model::finding::{Exhaustion, Finding};
+use crate::model::field::state_name;
+use crate::model::finding::Finding;
 use crate::model::snapshot::Jupyter;
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, family};
 use crate::report::escape::{fit, program};
@@ -30,7 +31,6 @@ struct Subject<'k> {
     input: ExplainInput<'k>,
     process: &'k Process,
     on: &'k [OnGpu<'k>],
-    findings: &'k [Finding],
 }
 
 /// Creates the page about the process with this PID. The finding `asked` comes first. If the process's identity is
@@ -56,7 +56,7 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
         on.iter().filter(|on| on.row.is_none()).map(|on| on.gpu.index).collect();
     let mut verdict = Verdict::of_process(input, identity, (&gpus, &hidden_on), asked);
     let process_commands = (input.commands)(&mut verdict.findings, Some(&process));
-    let subject = Subject { input, process: &process, on: &on, findings: &verdict.findings };
+    let subject = Subject { input, process: &process, on: &on };
     let (title, mut facts) = subject.about();
     subject.gpus(&mut facts);
     let steps = steps::of_process(&process, &on, &verdict.findings);
@@ -165,7 +165,10 @@ impl Subject<'_> {
                 _ => "its main thread has exited, and others still run".to_owned(),
             }),
             Some(_) if process.frozen == Some(true) => Some("frozen with its cgroup".to_owned()),
-            letter => letter.map(state),
+            letter => letter.map(|letter| match state_name(letter) {
+                Some(name) => name.to_owned(),
+                None => format!("in state {letter}"),
+            }),
         });
         more.extend(process.threads.map(|count| number_of(count, "thread")));
         more.extend(process.rss_bytes.map(|bytes| format!("{} of host memory", Bytes(bytes))));
@@ -366,31 +369,6 @@ impl Subject<'_> {
             facts.entry("", format!("not used since {}", input.ago(unused)));
         }
         add_memory_chart(facts, series, lines);
-        if let Some(exhaustion) = self.exhaustion(gpu, row) {
-            let at = input.last.time.plus_seconds(exhaustion.seconds).local();
-            let (left, free) =
-                (Span::from_seconds(exhaustion.seconds), Bytes(exhaustion.free_bytes));
-            facts.entry(
-                "",
-                format!("full at about {at}, in {left}, if the growth continues: {free} are free"),
-            );
-        }
-    }
-
-    /// Predicts when a leak will fill the GPU. Returns `None` without an active finding that contains a forecast, or
-    /// if the finding is about several GPUs. Also returns `None` under MIG, because an instance cannot use all free
-    /// memory of the GPU.
-    fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
-        let rows = self.on.iter().filter(|on| on.gpu.index == gpu.index);
-        if row.gpu_instance_id.is_some() || rows.count() > 1 {
-            return None;
-        }
-        self.findings.iter().find_map(|finding| match &finding.gpus[..] {
-            [only] if finding.resolved_at.is_none() && only.index == gpu.index => {
-                finding.evidence.forecast()
-            }
-            _ => None,
-        })
     }
 
     fn held_by(&self) -> Section {
@@ -480,18 +458,4 @@ fn relative(last: &Snapshot, pid: u32) -> String {
     };
     let user = user.map_or_else(String::new, |user| format!(", {user}"));
     format!("{pid} {name}{user}, {held}")
-}
-
-fn state(letter: char) -> String {
-    match letter {
-        'R' => "running".to_owned(),
-        'S' => "sleeping".to_owned(),
-        'D' => "in uninterruptible sleep".to_owned(),
-        'T' => "stopped by a signal".to_owned(),
-        't' => "stopped by a debugger".to_owned(),
-        'Z' => "zombie: exited, not yet reaped by its parent".to_owned(),
-        'X' => "dead".to_owned(),
-        'I' => "idle in the kernel".to_owned(),
-        other => format!("in state {other}"),
-    }
 }

@@ -126,7 +126,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         steps.extend(lines(|row| &row.inside, WhenPossible::Now, INSIDE_MAX));
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
-        steps.extend(row.map(|row| more(row, steps.len())));
+        steps.extend(row.map(more));
     }
     // Killing a display server ends the user's session.
     if process.is_display() {
@@ -192,24 +192,15 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     steps
 }
 
-fn more(row: &Framework, shown: usize) -> ExplainStep {
-    let command = format!("`gpumem explain --framework {}`", row.name);
-    plain(
-        WhenPossible::Now,
-        if row.inside.is_empty() {
-            let title = &row.title;
-            format!(
-                "{title} frees no memory while the process runs; {command} lists \
-                what does not help"
-            )
-        } else if shown == 0 {
-            format!(
-                "{command} shows what frees memory if the process was started with support for it"
-            )
-        } else {
-            format!("{command} shows what else can hold memory, and what does not free it")
-        },
-    )
+fn more(row: &Framework) -> ExplainStep {
+    let (name, title) = (&row.name, &row.title);
+    let what = match row.inside.is_empty() {
+        true => format!("{title} frees no memory while the process runs; "),
+        false => String::new(),
+    };
+    let command = format!("`gpumem explain --framework {name}`");
+    let text = format!("{what}{command} shows what frees memory, and what does not");
+    plain(WhenPossible::Now, text)
 }
 
 fn continues_it(step: &ExplainStep) -> bool {

@@ -389,7 +389,7 @@ fn no_snapshot_order_or_missing_value_panics() {
 
 #[test]
 fn names_are_read_again_when_one_changes() {
-    use crate::model::name_facts::NameFacts;
+    use crate::model::names::NameFacts;
     use crate::model::process::Parent;
     use std::sync::Arc;
     let words = |line: &str| -> Arc<[Arc<str>]> { line.split(' ').map(Arc::from).collect() };

@@ -8,18 +8,15 @@
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
 use super::snapshot::Process;
-use crate::units::{Rounded, Span};
+use crate::units::Span;
 
 pub mod gpu;
 mod needle;
 mod read;
-mod spec;
 
 pub use needle::Needle;
 pub(super) use read::any_has;
 pub use read::{GROUPED, GroupName, SortValue, is_called};
-use spec::field;
-pub use spec::{FieldSpec, Notation, STAYS};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
@@ -49,6 +46,114 @@ pub enum Field {
     Unit,
     Kind,
     Is,
+}
+
+/// Notation of the values that users enter for a field. It determines how values are parsed and compared.
+#[derive(Clone, Copy, Debug)]
+pub enum Notation {
+    Text,
+    /// One of these words, or a prefix of one.
+    OneOf(fn() -> Vec<&'static str>),
+    Gpu,
+    Number,
+    Percent,
+    Bytes,
+    BytesOrShare,
+    Seconds,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct FieldSpec {
+    /// Names in a selector, most common first. If there are none, the field cannot be selected.
+    pub names: &'static [&'static str],
+    pub example: &'static str,
+    pub meaning: &'static str,
+    pub notation: Notation,
+    pub field: Field,
+    /// Column heading, or an empty string if no table has this column.
+    pub title: &'static str,
+    /// Whether rows sorted by this field start with the largest value.
+    pub descending: bool,
+    pub right: bool,
+    /// Key that sorts the screen by this field when typed after `o`, or a blank if the screen has no such column.
+    pub letter: char,
+    /// Width on the screen, in terminal columns. If 0, the column is as wide as its longest text.
+    pub width: u16,
+    /// Rank on the screen. On a narrow terminal, the column with the highest rank is dropped first.
+    pub need: usize,
+    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never. 0 if `ps` has no such
+    /// column.
+    pub gives_way: usize,
+    /// Name and help text for `ps --sort`, or empty strings if `ps` cannot sort by this field.
+    pub sort: (&'static str, &'static str),
+    /// Name of the column in options, if `sort` and `names` are empty.
+    pub called: &'static str,
+}
+
+pub const STAYS: usize = usize::MAX;
+
+const fn field(
+    field: Field,
+    names: &'static [&'static str],
+    notation: Notation,
+    example: &'static str,
+    meaning: &'static str,
+) -> FieldSpec {
+    FieldSpec {
+        names,
+        example,
+        meaning,
+        notation,
+        field,
+        title: "",
+        descending: false,
+        right: false,
+        letter: ' ',
+        width: 0,
+        need: 0,
+        gives_way: 0,
+        sort: ("", ""),
+        called: "",
+    }
+}
+
+impl FieldSpec {
+    const fn text(self, title: &'static str) -> Self {
+        Self { title, ..self }
+    }
+
+    const fn number(self, title: &'static str, descending: bool) -> Self {
+        Self { title, descending, right: true, ..self }
+    }
+
+    const fn called(self, called: &'static str) -> Self {
+        Self { called, ..self }
+    }
+
+    /// Returns the name of the column in options.
+    pub fn column_name(&self) -> &'static str {
+        match (self.sort.0, self.names.first()) {
+            ("", None) => self.called,
+            ("", Some(name)) => name,
+            (name, _) => name,
+        }
+    }
+
+    const fn most_first(self) -> Self {
+        Self { descending: true, ..self }
+    }
+
+    const fn on_screen(self, letter: char, need: usize, width: u16) -> Self {
+        Self { letter, need, width, ..self }
+    }
+
+    const fn in_ps(self, gives_way: usize) -> Self {
+        Self { gives_way, ..self }
+    }
+
+    const fn sorts(self, key: &'static str, help: &'static str) -> Self {
+        Self { sort: (key, help), ..self }
+    }
 }
 
 pub const UNKNOWN: &str = "-";
@@ -186,25 +291,15 @@ pub fn selectable() -> impl Iterator<Item = &'static FieldSpec> {
     FIELDS.iter().filter(|spec| !spec.names.is_empty())
 }
 
-pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
-    let mut columns = [Field::Gpu; count(&FIELDS, true)];
-    let (mut at, mut next) = (0, 0);
-    while at < FIELDS.len() {
-        if FIELDS[at].letter != ' ' {
-            columns[next] = FIELDS[at].field;
-            next += 1;
-        }
-        at += 1;
-    }
-    columns
-};
+/// The columns of the screen, from left to right.
+pub const ON_SCREEN: [Field; count(true)] = select(true);
 
 /// The columns of the screen, most important first. On a narrow terminal, the last columns are dropped.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
     while at < FIELDS.len() {
-        if FIELDS[at].letter != ' ' {
+        if is_selected(&FIELDS[at], true) {
             columns[FIELDS[at].need] = FIELDS[at].field;
         }
         at += 1;
@@ -212,31 +307,33 @@ pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     columns
 };
 
-pub const SORTED: [Field; count(&FIELDS, false)] = {
-    let mut fields = [Field::Gpu; count(&FIELDS, false)];
+/// The sort keys of `ps`.
+pub const SORTED: [Field; count(false)] = select(false);
+
+const fn is_selected(spec: &FieldSpec, on_screen: bool) -> bool {
+    if on_screen { spec.letter != ' ' } else { !spec.sort.0.is_empty() }
+}
+
+const fn count(on_screen: bool) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < FIELDS.len() {
+        count += is_selected(&FIELDS[at], on_screen) as usize;
+        at += 1;
+    }
+    count
+}
+
+const fn select<const N: usize>(on_screen: bool) -> [Field; N] {
+    let mut fields = [Field::Gpu; N];
     let (mut at, mut next) = (0, 0);
     while at < FIELDS.len() {
-        if !FIELDS[at].sort.0.is_empty() {
+        if is_selected(&FIELDS[at], on_screen) {
             fields[next] = FIELDS[at].field;
             next += 1;
         }
         at += 1;
     }
     fields
-};
-
-/// Counts the screen's columns if `on_screen`, otherwise the sort keys of `ps`.
-const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
-    let (mut at, mut count) = (0, 0);
-    while at < fields.len() {
-        let is_one = match on_screen {
-            true => fields[at].letter != ' ',
-            false => !fields[at].sort.0.is_empty(),
-        };
-        count += is_one as usize;
-        at += 1;
-    }
-    count
 }
 
 /// The names of process states that users type and see, with the letters of the kernel.
@@ -354,7 +451,7 @@ impl Field {
                 }
                 Notation::Seconds => Span::from_seconds(number).to_string(),
                 Notation::Percent if number < 1000.0 => format!("{number:.1}"),
-                _ => Rounded(number).to_string(),
+                _ => format!("{number:.0}"),
             }),
         }
     }

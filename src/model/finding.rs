@@ -1,15 +1,14 @@
 //! A finding: the conclusion of a rule, its evidence, and the actions that it offers.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::identity::Identity;
 use super::keep::KeptBy;
+use super::process::Identity;
 use super::process::Process;
 use super::time::Time;
 use crate::units::number_of;
@@ -171,6 +170,7 @@ pub struct Finding {
     /// GPU memory affected, in bytes.
     pub memory_bytes: Option<u64>,
     /// Evidence for the finding; its fields depend on `kind`.
+    #[schemars(with = "serde_json::Map<String, Value>")]
     pub evidence: Evidence,
     /// The finding as one sentence on one line, for display. Control and invisible characters in names are escaped.
     pub message: String,
@@ -213,6 +213,7 @@ pub struct Also {
     /// When the condition began.
     pub since: Time,
     /// Evidence for the finding; its fields depend on `kind`.
+    #[schemars(with = "serde_json::Map<String, Value>")]
     pub evidence: Evidence,
     /// The finding as one sentence, for display.
     pub message: String,
@@ -388,20 +389,6 @@ impl Evidence {
 
     pub fn forecast(&self) -> Option<Exhaustion> {
         self.forecast
-    }
-}
-
-impl JsonSchema for Evidence {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Evidence".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "object" })
     }
 }
 

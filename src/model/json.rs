@@ -44,16 +44,7 @@ pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 ///
 /// Returns the error of serde_json and appends nothing.
 pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
-    let before = bytes.len();
-    if let Err(error) = serde_json::to_writer(&mut *bytes, value) {
-        bytes.truncate(before);
-        return Err(error);
-    }
-    if bytes[before..].iter().any(|&byte| byte >= 0x7f)
-        && let Ok(text) = String::from_utf8(bytes.split_off(before))
-    {
-        bytes.extend_from_slice(harmless(text).as_bytes());
-    }
+    bytes.extend_from_slice(to_string(value)?.as_bytes());
     Ok(())
 }
 

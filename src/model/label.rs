@@ -8,7 +8,7 @@ use foldhash::{HashSet, HashSetExt as _};
 
 use super::device_file::minor_number_of;
 use super::process::Process;
-use super::program::file_name;
+use super::program::{COMM_BYTES, program_file};
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 use crate::units::some_of;
 
@@ -18,8 +18,6 @@ const NAME_CHARS: usize = 40;
 const ID_CHARS: usize = 12;
 /// Maximum number of files that are named.
 const FILES_NAMED: usize = 3;
-/// Maximum length of a comm, in bytes. The kernel truncates longer names.
-const COMM_BYTES: usize = 15;
 
 /// Program names of the Multi-Process Service (NVIDIA's MPS documentation).
 const MPS_SERVER: &str = "nvidia-cuda-mps-server";
@@ -87,8 +85,7 @@ impl Process {
     /// their program, its clients by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
-            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-            match file_name(path) {
+            match program_file(path) {
                 MPS_SERVER => Some("mps server"),
                 MPS_CONTROL => Some("mps control"),
                 _ => None,

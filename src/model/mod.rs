@@ -1,9 +1,9 @@
 //! The data types of gpumem: plain data with serde, without I/O and without a clock.
 //!
 //! Observations: [`snapshot`] contains everything that was observed at one instant, and defines the format of `ps
-//! --json`, `record` and `--replay`. [`mod@process`] is a process in a snapshot, and [`identity`] identifies it
-//! across snapshots. [`compute_device`] is a device that a program can use, [`reservation`] contains the GPUs
-//! allocated to a job or container, and [`release`] is a process's report about memory that it freed.
+//! --json`, `record` and `--replay`. [`mod@process`] is a process in a snapshot, and [`Identity`] identifies it
+//! across snapshots. [`compute_device`] is a device that a program can use, and [`reservation`] contains the GPUs
+//! allocated to a job or container.
 //!
 //! Conclusions: a [`finding`] is proven, a [`suspect`] is not proven yet, and [`reclaimable`] adds up both.
 //! [`family`] groups related processes, and [`keep`] contains the reasons not to kill a process. [`balance`] splits a
@@ -14,10 +14,10 @@
 //! the language that filters rows, and [`mod@totals`] adds up groups of rows. [`label`] and [`process_name`] format
 //! names for people. [`time`], [`mod@escape`] and [`json`] define how values are written.
 //!
-//! Interpretation of names: [`names`] contains the lists, and [`name_facts`] combines the results. [`program`],
-//! [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each interpret one kind of name.
+//! Interpretation of names: [`names`] contains the lists, and combines the results. [`program`], [`server_name`],
+//! [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each interpret one kind of name.
 //!
-//! Helpers: [`device_file`], [`shared`].
+//! Helper: [`device_file`].
 
 pub mod balance;
 pub mod compute_device;
@@ -28,11 +28,9 @@ pub mod escape;
 pub mod family;
 pub mod field;
 pub mod finding;
-pub mod identity;
 pub mod json;
 pub mod keep;
 pub mod label;
-pub mod name_facts;
 pub mod names;
 pub mod owners;
 mod placeholder;
@@ -41,12 +39,10 @@ pub mod process;
 pub mod process_name;
 pub mod program;
 pub mod reclaimable;
-pub mod release;
 pub mod reservation;
 pub mod row;
 pub mod selector;
 pub mod server_name;
-pub mod shared;
 pub mod snapshot;
 pub mod suspect;
 #[cfg(test)]
@@ -59,8 +55,7 @@ pub mod waste;
 
 pub use compute_device::ComputeDevice;
 pub use finding::{Finding, Kind, Severity};
-pub use identity::{Identity, Start};
-pub use process::Process;
+pub use process::{Identity, Process, Start};
 pub use reclaimable::Reclaimable;
 pub use selector::Selector;
 pub use snapshot::{Gpu, GpuProcess, Snapshot};

@@ -1,14 +1,19 @@
-//! The names of known programs and servers, from `names.toml`.
+//! The names of known programs and servers, from `names.toml`, and the facts that follow from the names of a process.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+
+use super::Process;
+use super::pool::Pool;
+use super::program::never_killed;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Names {
     pub monitors: Vec<String>,
     pub displays: Vec<String>,
+    pub interpreters: Vec<String>,
     pub never_killed: Vec<String>,
     pub server_frameworks: Vec<String>,
     pub server_programs: Vec<String>,
@@ -45,6 +50,40 @@ fn parse() -> Result<Names, toml::de::Error> {
     toml::from_str(include_str!("names.toml"))
 }
 
+/// Facts that follow from the names of a process alone. Comparing them with hundreds of entries takes long, so callers
+/// cache these facts for as long as the names stay the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NameFacts {
+    pub is_display: bool,
+    pub hypervisor: Option<&'static Hypervisor>,
+    pub is_kernel: bool,
+    pub is_worker_of_a_server: bool,
+    pub looks_like_a_server: bool,
+    /// Whether [`Process::mps_role`] returns a role even without NVML's list.
+    pub has_mps_role: bool,
+    /// Whether [`never_killed`] lists the program's name, regardless of who owns the program file.
+    pub is_never_killed: bool,
+    pub placeholder: Option<&'static str>,
+    pub pool: Option<&'static Pool>,
+}
+
+impl NameFacts {
+    pub fn new(process: &Process) -> Self {
+        let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
+        Self {
+            is_display: process.is_display(),
+            hypervisor: process.hypervisor(),
+            is_kernel: process.is_kernel(),
+            is_worker_of_a_server: process.is_worker_of_a_server(),
+            looks_like_a_server: process.looks_like_a_server(),
+            has_mps_role: process.mps_role(None).is_some(),
+            is_never_killed: never_killed(executable, None, comm, &[]).is_some(),
+            placeholder: process.placeholder(),
+            pool: process.pool(),
+        }
+    }
+}
+
 pub fn is_on(list: &[String], name: &str) -> bool {
     list.iter().any(|listed| listed == name)
 }
@@ -55,20 +94,10 @@ mod tests {
 
     #[test]
     fn every_list_is_read_and_has_names() {
-        let names = parse().unwrap();
-        for list in [
-            &names.monitors,
-            &names.displays,
-            &names.never_killed,
-            &names.server_frameworks,
-            &names.server_programs,
-            &names.server_modules,
-            &names.server_workers,
-            &names.server_words,
-            &names.attendants,
-        ] {
-            assert!(!list.is_empty() && list.iter().all(|name| !name.is_empty()), "{list:?}");
+        parse().unwrap();
+        let lists: toml::Table = include_str!("names.toml").parse().unwrap();
+        for (name, list) in lists {
+            assert!(list.as_array().is_some_and(|list| !list.is_empty()), "{name}");
         }
-        assert!(!names.hypervisors.is_empty());
     }
 }

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
-use super::identity::{Identity, Start};
 use super::pool::is_spawned;
 use super::process_name::name_of_parent;
 use super::server_name::is_worker_command;
@@ -504,23 +503,15 @@ pub struct Kubernetes {
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Slurm {
     /// Job ID, as text; for an array task, the task's own job ID.
-    #[serde(default, deserialize_with = "text_or_number")]
-    #[schemars(with = "Option<TextOrNumber>")]
     pub job_id: Option<Arc<str>>,
     /// Step ID, as text.
-    #[serde(default, deserialize_with = "text_or_number")]
-    #[schemars(with = "Option<TextOrNumber>")]
     pub step_id: Option<Arc<str>>,
     /// Name of the job.
     pub job_name: Option<Arc<str>>,
     /// Job ID of the array to which the job belongs. The last task that starts has the same job ID, but Slurm
     /// commands apply the ID to the whole array.
-    #[serde(default, deserialize_with = "text_or_number")]
-    #[schemars(with = "Option<TextOrNumber>")]
     pub array_job_id: Option<Arc<str>>,
     /// Index of the task in its array, as text.
-    #[serde(default, deserialize_with = "text_or_number")]
-    #[schemars(with = "Option<TextOrNumber>")]
     pub array_task_id: Option<Arc<str>>,
     /// Whether the job has no steps left on this machine: none of its step daemons is running. Absent if unknown.
     pub over: Option<bool>,
@@ -618,34 +609,51 @@ impl Jupyter {
     }
 }
 
-/// An identifier. Earlier versions of gpumem wrote numbers instead of strings.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TextOrNumber {
-    Text(Arc<str>),
-    Number(u64),
+/// Start of a process. The kernel reuses pids, so a process is identified by its boot, its pid, and its start in
+/// clock ticks since boot (`/proc/PID/stat`, field 22). If a recording does not contain ticks, the start time is used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Start {
+    /// Clock ticks since boot, which do not change when the clock is set.
+    Ticks(u64),
+    Time(Time),
+    /// The start is unknown: /proc does not list the pid, or the process in /proc may be a different one.
+    Unknown,
 }
 
-impl JsonSchema for TextOrNumber {
-    fn inline_schema() -> bool {
-        true
+/// Identifies a process within one boot of a host.
+///
+/// The boot is not part of the key, because each history restarts when the boot or the host changes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Identity {
+    /// Pid in the pid namespace of gpumem.
+    pub pid: u32,
+    pub start: Start,
+}
+
+impl Identity {
+    /// Returns whether the start is known, so that the identity refers to exactly one process. gpumem only acts on
+    /// processes with a certain identity.
+    pub fn is_certain(&self) -> bool {
+        !matches!(self.start, Start::Unknown)
     }
 
-    fn schema_name() -> Cow<'static, str> {
-        "TextOrNumber".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "integer"] })
+    /// Returns `PID@TICKS@BOOT_ID`, which never names a different process. Returns `None` if the start ticks are
+    /// unknown, or the boot id contains unusual characters.
+    pub fn exact_name(&self, boot_id: &str) -> Option<String> {
+        let is_word = boot_id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        match self.start {
+            Start::Ticks(ticks) if is_word => Some(format!("{}@{ticks}@{boot_id}", self.pid)),
+            Start::Ticks(_) | Start::Time(_) | Start::Unknown => None,
+        }
     }
 }
 
-fn text_or_number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Arc<str>>, D::Error> {
-    let either = Option::<TextOrNumber>::deserialize(deserializer)?;
-    Ok(either.map(|either| match either {
-        TextOrNumber::Text(text) => text,
-        TextOrNumber::Number(number) => number.to_string().into(),
-    }))
+/// Compares shared values without reading their contents if both are in the same allocation. Consecutive samples
+/// share facts about processes, and the standard library compares addresses first only for sized types.
+pub fn equal<T: ?Sized + Eq>(one: &Option<Arc<T>>, other: &Option<Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
 }

@@ -15,31 +15,20 @@ use super::names::{Hypervisor, NAMES, is_on};
 use super::owners;
 
 /// Maximum length of a comm, in bytes. The kernel truncates longer names.
-const COMM_BYTES: usize = 15;
+pub const COMM_BYTES: usize = 15;
 
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
+/// Returns the name of a program file. The kernel appends a suffix to the path of a deleted or replaced file.
+pub fn program_file(path: &str) -> &str {
+    file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
+}
+
 pub fn is_interpreter(program: &str) -> bool {
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    matches!(
-        name,
-        "python"
-            | "pypy"
-            | "bash"
-            | "sh"
-            | "zsh"
-            | "perl"
-            | "ruby"
-            | "node"
-            | "java"
-            | "julia"
-            | "Rscript"
-            | "accelerate"
-            | "torchrun"
-            | "deepspeed"
-    )
+    is_on(&NAMES.interpreters, name)
 }
 
 impl Process {
@@ -62,8 +51,7 @@ impl Process {
     fn is_roots_program(&self, names: &[String]) -> bool {
         match self.executable.as_deref() {
             Some(path) => {
-                let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-                self.executable_is_roots != Some(false) && is_on(names, file_name(path))
+                self.executable_is_roots != Some(false) && is_on(names, program_file(path))
             }
             None => is_one_of(self, names),
         }
@@ -96,8 +84,7 @@ pub fn never_killed<'a>(
     };
     match executable {
         Some(path) => {
-            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-            let name = path.rsplit('/').next().unwrap_or(path);
+            let name = program_file(path);
             is_listed(owners::is_named, name).then_some(name)
         }
         None => comm.filter(|comm| is_listed(owners::is_cut, comm)),
@@ -113,10 +100,7 @@ pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
 
 fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
-    let file = process.executable.as_deref().map(|path| {
-        // The kernel appends this suffix when the program file is deleted or replaced.
-        file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
-    });
+    let file = process.executable.as_deref().map(program_file);
     let own_name = command.first().map(|program| file_name(program));
     // A script's process is named after its interpreter, so use the name of the script, too.
     let script = own_name

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::finding::{Action, Ends, Finding, Kind};
-use super::identity::Identity;
+use super::process::Identity;
 use super::suspect::Suspect;
 use crate::units::{Bytes, number_of};
 

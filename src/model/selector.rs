@@ -142,21 +142,6 @@ enum Test {
     Number { field: Field, order: Order, any: Vec<Quantity> },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sign {
-    Colon,
-    Compare(Order),
-}
-
-impl Sign {
-    fn order(self) -> Order {
-        match self {
-            Self::Colon => Order::Equal,
-            Self::Compare(order) => order,
-        }
-    }
-}
-
 impl Selector {
     /// Parses a selector. Returns `None` if the text is empty, so that it selects everything.
     ///

@@ -20,16 +20,18 @@ impl Process {
     }
 
     pub fn looks_like_a_server(&self) -> bool {
-        looks_like_server(self)
+        let framework = self.framework.as_deref();
+        framework.is_some_and(|name| is_on(&NAMES.server_frameworks, name))
+            || is_server_command(self.command.as_deref().unwrap_or_default())
     }
 }
 
 pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
-        matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
-    }) || command.iter().any(|argument| {
         let name = file_name(argument);
-        name == "ipykernel_launcher.py" || (name.starts_with("kernel-") && name.ends_with(".json"))
+        matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
+            || name == "ipykernel_launcher.py"
+            || (name.starts_with("kernel-") && name.ends_with(".json"))
     })
 }
 
@@ -43,11 +45,6 @@ pub fn is_worker_command(command: &[Arc<str>]) -> bool {
         }
         None => program.starts_with(&**worker),
     })
-}
-
-fn looks_like_server(process: &Process) -> bool {
-    process.framework.as_deref().is_some_and(|name| is_on(&NAMES.server_frameworks, name))
-        || is_server_command(process.command.as_deref().unwrap_or_default())
 }
 
 /// Returns whether a command line starts an inference server, according to the name of its program, module or script.

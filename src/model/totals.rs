@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::field::{Field, GroupName};
-use super::identity::Identity;
+use super::process::Identity;
 use super::row::ProcessRow;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,8 +7,6 @@
 
 mod reader;
 pub mod store;
-#[cfg(test)]
-mod testing;
 mod writer;
 
 use std::io;
@@ -48,15 +46,13 @@ pub enum RecordingError {
         first: Option<Damage>,
     },
     /// The input contained no snapshot for so long that it may be endless.
-    #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
+    #[error(
+        "{name}, line {line}: no snapshot in more than 64 MiB or 100,000 lines; expected a recording by `gpumem record`"
+    )]
     Barren {
         name: String,
         /// Number of the line at which reading stopped, counting from 1.
         line: u64,
-        /// Line of the last snapshot, or 0 if there was none.
-        found: u64,
-        /// Defect of the last damaged line, or `None` if all lines were blank.
-        last: Option<Flaw>,
     },
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
@@ -129,19 +125,6 @@ fn system_message(error: &io::Error) -> String {
 
 fn describe_damage(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
-}
-
-fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
-    let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
-    match found {
-        0 => format!(
-            "no snapshot so far ({last}); expected a recording by `gpumem record`: one JSON \
-            snapshot per line, plain or compressed with zstd"
-        ),
-        found => format!(
-            "no snapshot since line {found} ({last}); cut off the rest with `head -n {found}`"
-        ),
-    }
 }
 
 fn describe_remains(whole: Option<Time>, torn: bool) -> String {

@@ -33,8 +33,6 @@ const WINDOW_LOG_LIMIT: u32 = 27;
 const DAMAGE_LIMIT: usize = 100;
 /// Size of the read buffer, which is enough for a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// Beginning of each line that gpumem writes. It is used to find a complete line after a torn one without a newline.
-const START: &[u8] = br#"{"schema":"#;
 
 /// An iterator over the snapshots of a recording of any size.
 ///
@@ -247,12 +245,7 @@ impl RecordingReader {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
         }
-        Err(RecordingError::Barren {
-            name: self.name.clone(),
-            line: self.number,
-            found: self.found,
-            last: self.damage.last().map(|damage| damage.flaw.clone()),
-        })
+        Err(RecordingError::Barren { name: self.name.clone(), line: self.number })
     }
 
     fn end(&mut self, flaw: Option<Flaw>) -> Result<Option<Snapshot>, RecordingError> {
@@ -290,21 +283,9 @@ impl RecordingReader {
                 found,
             });
         }
-        let flaw = if last && error.is_eof() {
-            Flaw::TornLine
-        } else if text.contains(&0) {
-            Flaw::Nul
-        } else if std::str::from_utf8(text).is_err() {
-            Flaw::NotUtf8
-        } else {
-            Flaw::Json(reason(&error))
-        };
-        let salvaged = salvage(text);
-        self.note(flaw);
-        match salvaged {
-            None => self.check_barren(),
-            salvaged => Ok(salvaged),
-        }
+        let is_torn = last && error.is_eof();
+        self.note(if is_torn { Flaw::TornLine } else { Flaw::Json(reason(&error)) });
+        self.check_barren()
     }
 
     fn note(&mut self, flaw: Flaw) {
@@ -339,12 +320,7 @@ impl Iterator for RecordingReader {
 
 impl fmt::Debug for RecordingReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader")
-            .field("name", &self.name)
-            .field("compressed", &self.compressed)
-            .field("number", &self.number)
-            .field("damage_count", &self.damage_count)
-            .finish_non_exhaustive()
+        f.debug_struct("RecordingReader").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -381,11 +357,6 @@ pub enum Flaw {
     TooLong,
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
-    /// The line contains NUL bytes, for example after a power failure.
-    #[error("holds NUL bytes")]
-    Nul,
-    #[error("not UTF-8")]
-    NotUtf8,
     #[error("not a snapshot: {0}")]
     Json(String),
 }
@@ -421,16 +392,6 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
         && !major.is_empty()
         && major.bytes().all(|byte| byte.is_ascii_digit());
     foreign.then(|| bounded(&head.schema))
-}
-
-/// Returns the complete snapshot at the end of a line that begins with a torn one, or `None` if the line contains no
-/// such snapshot.
-fn salvage(text: &[u8]) -> Option<Snapshot> {
-    let start = text.windows(START.len()).rposition(|window| window == START)?;
-    if start == 0 {
-        return None;
-    }
-    serde_json::from_slice(&text[start..]).ok()
 }
 
 /// Returns the parser's message with the column, but without the line number, which is always 1.

@@ -10,7 +10,7 @@
 use super::listening;
 use crate::advice;
 use crate::history::ProcessHistory;
-use crate::model::name_facts::NameFacts;
+use crate::model::names::NameFacts;
 use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};

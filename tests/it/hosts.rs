@@ -237,7 +237,7 @@ esac
         ("hangs", "no answer within"),
         ("stalls", "no answer within"),
         ("half", "ssh failed: the connection was lost"),
-        ("endless", "no snapshot so far"),
+        ("endless", "no snapshot in more than"),
         ("asks", "Permission denied"),
         ("nothing", "received no snapshot"),
         ("none", "gpumem was not found there"),

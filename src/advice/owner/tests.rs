@@ -281,6 +281,8 @@ fn a_kernel_without_its_server_is_ended_by_gpumem() {
     assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
     process.container = contained(Some("docker"), Some("lab"), "x").container;
     assert_eq!(owner(&process), None);
+    let adopted = Process { parent_is_reaper: Some(true), ..notebook(Some("vscode"), None) };
+    assert!(only(&adopted).contains("`gpumem kill 4242`"));
 }
 
 #[test]
@@ -352,92 +354,51 @@ fn below(ancestor: &str, is_roots: bool, variables: &[(&str, &str)]) -> Process 
     }
 }
 
+/// Owners, one a line: the ancestor's command line, the environment, the owner's name, and its command if there is one.
+const OWNERS: &str = "\
+/usr/bin/python3 /usr/bin/supervisord -n | SUPERVISOR_PROCESS_NAME=ui SUPERVISOR_GROUP_NAME=comfy | supervisord program ui | supervisorctl stop comfy:ui
+/usr/bin/python3 -u /v/bin/supervisord |  | supervisord |
+PM2 v5.3.0: God Daemon (/root/.pm2) | pm_id=3 | PM2 app 3 | pm2 stop 3
+runsv llm |  | runit service llm | sv down llm
+s6-supervise llm |  | s6 service llm |
+supervise llm |  | daemontools service llm |
+supervise-daemon llm --start x | RC_SVCNAME=llm | OpenRC service llm | rc-service llm stop
+/sbin/dinit |  | dinit |
+/usr/bin/python3 /usr/bin/circusd x.ini |  | circus |
+python3 -m circus.circusd x.ini |  | circus |
+immortal -c x.yml |  | immortal |
+/usr/bin/nomad executor {} | NOMAD_JOB_ID=llm NOMAD_ALLOC_ID=a-1 NOMAD_NAMESPACE=ml | Nomad job llm | nomad job stop -namespace ml llm
+/lsf/etc/res -d x | LSB_JOBID=7 LSB_JOBINDEX=3 | LSF job '7[3]' | bkill '7[3]'
+/lsf/etc/sbatchd | LSB_JOBID=7 LSB_JOBINDEX=0 | LSF job 7 | bkill 7
+/opt/pbs/sbin/pbs_mom | PBS_JOBID=7.head | PBS job 7.head | qdel 7.head
+/opt/pbs/sbin/pbs_mom | PBS_JOBID=7[3].head | PBS job '7[3].head' | qdel '7[3].head'
+sge_shepherd -bg | JOB_ID=7 SGE_TASK_ID=undefined | Grid Engine job 7 | qdel 7
+sge_shepherd -bg | JOB_ID=7 SGE_TASK_ID=3 | Grid Engine job 7.3 | qdel 7 -t 3
+condor_starter -f -a slot1 |  | HTCondor |
+flux-shell 7 | FLUX_JOB_ID=f7 | Flux job f7 | flux cancel f7
+oarexec | OAR_JOB_ID=7 | OAR job 7 | oardel 7
+container-executor ann |  | YARN |
+appinit |  | Apptainer |
+/r/bin/Runner.Worker spawnclient 1 2 | GITHUB_RUN_ID=7 GITHUB_REPOSITORY=a/b | GitHub's runner run 7 | gh run cancel 7 -R a/b
+python3 -m pyspark.daemon |  | Spark |
+/usr/bin/python3 /v/bin/clearml-agent daemon |  | ClearML's agent |
+/usr/bin/python3 /v/bin/wandb agent a/b/c |  | W&B's agent |
+/usr/bin/gitlab-runner run | CI_JOB_ID=7 | GitLab's runner job 7 |
+/usr/bin/java -jar /var/agent.jar -url x |  | Jenkins |
+/usr/sbin/slurmstepd | SLURM_JOB_ID=7 | Slurm job 7 | scancel 7
+";
+
+fn variables_of(text: &str) -> Vec<(&str, &str)> {
+    text.split_whitespace().filter_map(|variable| variable.split_once('=')).collect()
+}
+
 #[test]
 fn each_owner_is_named_with_the_command_that_ends_one_program() {
-    let comfy = [("SUPERVISOR_PROCESS_NAME", "ui"), ("SUPERVISOR_GROUP_NAME", "comfy")];
-    for (ancestor, variables, name, command) in [
-        (
-            "/usr/bin/python3 /usr/bin/supervisord -n",
-            &comfy[..],
-            "supervisord program ui",
-            Some("supervisorctl stop comfy:ui"),
-        ),
-        ("/usr/bin/python3 -u /v/bin/supervisord", &[], "supervisord", None),
-        ("PM2 v5.3.0: God Daemon (/root/.pm2)", &[("pm_id", "3")], "PM2 app 3", Some("pm2 stop 3")),
-        ("runsv llm", &[], "runit service llm", Some("sv down llm")),
-        ("s6-supervise llm", &[], "s6 service llm", None),
-        ("supervise llm", &[], "daemontools service llm", None),
-        (
-            "supervise-daemon llm --start x",
-            &[("RC_SVCNAME", "llm")],
-            "OpenRC service llm",
-            Some("rc-service llm stop"),
-        ),
-        ("/sbin/dinit", &[], "dinit", None),
-        ("/usr/bin/python3 /usr/bin/circusd x.ini", &[], "circus", None),
-        ("python3 -m circus.circusd x.ini", &[], "circus", None),
-        ("immortal -c x.yml", &[], "immortal", None),
-        (
-            "/usr/bin/nomad executor {}",
-            &[("NOMAD_JOB_ID", "llm"), ("NOMAD_ALLOC_ID", "a-1"), ("NOMAD_NAMESPACE", "ml")],
-            "Nomad job llm",
-            Some("nomad job stop -namespace ml llm"),
-        ),
-        (
-            "/lsf/etc/res -d x",
-            &[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "3")],
-            "LSF job '7[3]'",
-            Some("bkill '7[3]'"),
-        ),
-        (
-            "/lsf/etc/sbatchd",
-            &[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "0")],
-            "LSF job 7",
-            Some("bkill 7"),
-        ),
-        (
-            "/opt/pbs/sbin/pbs_mom",
-            &[("PBS_JOBID", "7.head")],
-            "PBS job 7.head",
-            Some("qdel 7.head"),
-        ),
-        (
-            "/opt/pbs/sbin/pbs_mom",
-            &[("PBS_JOBID", "7[3].head")],
-            "PBS job '7[3].head'",
-            Some("qdel '7[3].head'"),
-        ),
-        (
-            "sge_shepherd -bg",
-            &[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")],
-            "Grid Engine job 7",
-            Some("qdel 7"),
-        ),
-        (
-            "sge_shepherd -bg",
-            &[("JOB_ID", "7"), ("SGE_TASK_ID", "3")],
-            "Grid Engine job 7.3",
-            Some("qdel 7 -t 3"),
-        ),
-        ("condor_starter -f -a slot1", &[], "HTCondor", None),
-        ("flux-shell 7", &[("FLUX_JOB_ID", "f7")], "Flux job f7", Some("flux cancel f7")),
-        ("oarexec", &[("OAR_JOB_ID", "7")], "OAR job 7", Some("oardel 7")),
-        ("container-executor ann", &[], "YARN", None),
-        ("appinit", &[], "Apptainer", None),
-        (
-            "/r/bin/Runner.Worker spawnclient 1 2",
-            &[("GITHUB_RUN_ID", "7"), ("GITHUB_REPOSITORY", "a/b")],
-            "GitHub's runner run 7",
-            Some("gh run cancel 7 -R a/b"),
-        ),
-        ("python3 -m pyspark.daemon", &[], "Spark", None),
-        ("/usr/bin/python3 /v/bin/clearml-agent daemon", &[], "ClearML's agent", None),
-        ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
-        ("/usr/bin/gitlab-runner run", &[("CI_JOB_ID", "7")], "GitLab's runner job 7", None),
-        ("/usr/bin/java -jar /var/agent.jar -url x", &[], "Jenkins", None),
-        // Root's slurmstepd confirms the job ID. Otherwise, the ID is only a claim of the process.
-        ("/usr/sbin/slurmstepd", &[("SLURM_JOB_ID", "7")], "Slurm job 7", Some("scancel 7")),
-    ] {
+    for row in OWNERS.lines() {
+        let [ancestor, variables, name, command] =
+            <[&str; 4]>::try_from(row.split('|').map(str::trim).collect::<Vec<_>>()).unwrap();
+        let variables = &variables_of(variables)[..];
+        let command = Some(command).filter(|command| !command.is_empty());
         let owned = below(ancestor, true, variables);
         let found = owner(&owned).unwrap_or_else(|| panic!("{ancestor}"));
         assert_eq!((&*found.name, found.command.as_deref()), (name, command), "{ancestor}");
@@ -475,7 +436,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         };
         assert_eq!(owner(&left), None, "{unit}");
     }
-    let comfy = below("python3 /usr/bin/supervisord", true, &comfy);
+    let comfy = "SUPERVISOR_PROCESS_NAME=ui SUPERVISOR_GROUP_NAME=comfy";
+    let comfy = below("python3 /usr/bin/supervisord", true, &variables_of(comfy));
     let line = only(&comfy);
     assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
     assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");

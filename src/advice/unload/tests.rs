@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::advice;
-use crate::model::process::Relative;
+use crate::model::process::{Container, Relative};
 
 fn words(command: &str) -> Vec<Arc<str>> {
     command.split(' ').map(Arc::from).collect()
@@ -83,8 +83,6 @@ fn servers_are_recognised_by_command_folder_and_port() {
         ("comfyui", "python main.py --listen", &["tcp:0.0.0.0:8188"]),
         ("stable-diffusion-webui", "python launch.py", &["tcp:127.0.0.1:7860"]),
         ("tabbyapi", "python /srv/tabbyAPI/main.py", none),
-        ("fooocus", "python3 /srv/Fooocus/launch.py --port 6006", none),
-        ("fooocus", "python entry_with_update.py", none),
         ("tgi", "text-generation-launcher --model-id m", none),
         ("xinference", "/v/bin/python /v/bin/xinference-local", none),
     ] {
@@ -156,29 +154,6 @@ fn a_relative_script_is_in_the_working_directory() {
     }
     // A process on the default port is recognised by the script's name alone.
     assert_eq!(server_in(Some("/home/ann"), "python main.py", 8188), Some("comfyui"));
-}
-
-#[test]
-fn a_worker_belongs_to_the_server_whose_script_is_in_its_working_directory() {
-    let relative = Relative {
-        pid: 60,
-        start_ticks: Some(600),
-        relation: Relation::Ancestor,
-        command: Some(words("python server.py").into()),
-        working_directory: Some("/opt/text-generation-webui".into()),
-        listening_on: [Arc::from("tcp:127.0.0.1:5000")].into(),
-        client_addresses: None,
-    };
-    let worker = Process {
-        start_ticks: Some(700),
-        command: Some(words("llama-server --port 5005").into()),
-        listening_on: Some([Arc::from("tcp:127.0.0.1:5005")].into()),
-        listening_relatives: Some([relative].into()),
-        ..Process::default()
-    };
-    let (row, listener) = server_of(&worker).unwrap();
-    let listener = listener.map(|listener| listener.pid);
-    assert_eq!((&*row.name, listener), ("text-generation-webui", Some(60)));
 }
 
 #[test]
@@ -383,4 +358,68 @@ fn advice_matches_the_unload_table() {
         }
     }
     assert_eq!(held, 5, "vllm, sglang, triton-server, ollama, llama.cpp");
+}
+
+fn server(framework: &str, command: &str, addresses: &[&str]) -> Process {
+    Process {
+        start_ticks: Some(70),
+        framework: Some(framework.into()),
+        command: Some(words(command).into()),
+        listening_on: Some(addresses_of(addresses).into()),
+        ..Process::default()
+    }
+}
+
+fn with_parent(process: Process, command: &str, address: &str) -> Process {
+    let relative = Relative {
+        start_ticks: Some(60),
+        pid: 7,
+        relation: Relation::Ancestor,
+        command: Some(words(command).into()),
+        working_directory: None,
+        listening_on: [Arc::from(address)].into(),
+        client_addresses: None,
+    };
+    Process { listening_relatives: Some([relative].into()), ..process }
+}
+
+#[test]
+fn the_address_of_a_listening_server_is_filled_in() {
+    let worker = || server("vllm", "VLLM::EngineCore", &[]);
+    let runner = server("ollama", "/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]);
+    let contained = Process {
+        container: Some(Arc::new(Container { id: Some("3f2a".into()), ..Container::default() })),
+        ..server("vllm", "vllm serve m", &["tcp:127.0.0.1:8000"])
+    };
+    for (process, words) in [
+        (server("vllm", "vllm serve m", &["tcp:0.0.0.0:8011"]), "http://localhost:8011/wake_up"),
+        (
+            server("vllm", "vllm serve m --ssl-certfile /a.pem", &["tcp:10.0.0.7:8000"]),
+            "https://10.0.0.7:8000/wake_up",
+        ),
+        (
+            server("sglang", "python -m sglang.launch_server", &["tcp:[::1]:30001"]),
+            "http://localhost:30001/release_memory_occupation",
+        ),
+        (
+            server("triton-server", "tritonserver --http-port=9000", &["tcp:0.0.0.0:9000"]),
+            "http://localhost:9000/v2/repository/models/MODEL/unload",
+        ),
+        (with_parent(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
+        (with_parent(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
+        (contained, "HOST:8000/wake_up"),
+        (
+            Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
+            "http://localhost:8011/wake_up",
+        ),
+        // A worker whose server is unknown has no known address, so the placeholder remains.
+        (worker(), "HOST:PORT"),
+        (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
+        (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),
+        (with_parent(worker(), "llama-swap", "tcp:0.0.0.0:8080"), "HOST:PORT"),
+    ] {
+        let lines = advice::find(process.framework.as_deref().unwrap()).unwrap().inside.iter();
+        let text = lines.map(|line| line.text_for(&process)).collect::<Vec<_>>().join("\n");
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }

@@ -5,7 +5,6 @@
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
-use crate::units::Rounded;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FillLevel {
@@ -193,10 +192,8 @@ impl GpuField {
     fn write(&self, value: Option<f64>, most: Option<f64>, unit: &str) -> String {
         let prefix = self.prefix;
         match (value, most) {
-            (Some(value), Some(most)) => {
-                format!("{prefix}{}/{}{unit}", Rounded(value), Rounded(most))
-            }
-            (Some(value), None) => format!("{prefix}{}{unit}", Rounded(value)),
+            (Some(value), Some(most)) => format!("{prefix}{value:.0}/{most:.0}{unit}"),
+            (Some(value), None) => format!("{prefix}{value:.0}{unit}"),
             (None, _) => UNKNOWN.to_owned(),
         }
     }

@@ -1,6 +1,6 @@
 //! Parses the text of a selector into terms.
 
-use super::{Order, Quantity, SelectorError, Sign, Term, Test};
+use super::{Order, Quantity, SelectorError, Term, Test};
 use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
@@ -77,18 +77,18 @@ impl Test {
         };
         let name = text_of(&token[..at]).to_lowercase();
         let (sign, length) = match (token[at].0, token.get(at + 1)) {
-            (':', _) => (Sign::Colon, 1),
-            ('<', Some(('=', false))) => (Sign::Compare(Order::AtMost), 2),
-            ('>', Some(('=', false))) => (Sign::Compare(Order::AtLeast), 2),
-            ('<', _) => (Sign::Compare(Order::Less), 1),
-            ('>', _) => (Sign::Compare(Order::More), 1),
-            _ => (Sign::Compare(Order::Equal), 1),
+            (':', _) => (None, 1),
+            ('<', Some(('=', false))) => (Some(Order::AtMost), 2),
+            ('>', Some(('=', false))) => (Some(Order::AtLeast), 2),
+            ('<', _) => (Some(Order::Less), 1),
+            ('>', _) => (Some(Order::More), 1),
+            _ => (Some(Order::Equal), 1),
         };
         let spec = selectable().find(|spec| spec.names.contains(&name.as_str()));
         let Some(spec) = spec else {
             // `--lr=3` and `10:04` are plain words, but `usr:ann` is a typing error.
             let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
-            return if is_name && sign != Sign::Compare(Order::Equal) {
+            return if is_name && sign != Some(Order::Equal) {
                 Err(SelectorError::Unknown { name })
             } else {
                 word()
@@ -104,13 +104,18 @@ impl Test {
         Self::from_spec(spec, sign, &alternatives)
     }
 
-    fn from_spec(spec: &FieldSpec, sign: Sign, typed: &[&[Typed]]) -> Result<Self, SelectorError> {
+    /// `sign` is the comparison, or `None` for `:`.
+    fn from_spec(
+        spec: &FieldSpec,
+        sign: Option<Order>,
+        typed: &[&[Typed]],
+    ) -> Result<Self, SelectorError> {
         let field = spec.field;
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
             // `:` and `=` can also name a GPU. The other signs only compare its index.
-            (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
+            (Notation::Gpu, None | Some(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,
         };
@@ -119,12 +124,12 @@ impl Test {
                 .into_iter()
                 .map(|typed| Quantity::parse(spec, &typed))
                 .collect::<Result<Vec<_>, _>>()?;
-            return Ok(Self::Number { field, order: sign.order(), any });
+            return Ok(Self::Number { field, order: sign.unwrap_or(Order::Equal), any });
         }
         let whole = match sign {
-            Sign::Colon => false,
-            Sign::Compare(Order::Equal) => true,
-            Sign::Compare(_) => {
+            None => false,
+            Some(Order::Equal) => true,
+            Some(_) => {
                 return Err(SelectorError::NoOrder { name: spec.names[0], example: spec.example });
             }
         };

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseWay};
+use crate::advice::recipe::ReleaseReport;
 use crate::host::{Roots, read_guarded, read_host, read_signal_masks};
-use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{

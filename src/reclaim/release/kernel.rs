@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use super::at_work;
 use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay};
+use crate::advice::recipe::ReleaseReport;
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::deadline::Deadline;
 use crate::host::http::HttpError;
 use crate::host::jupyter::{ChannelError, Evaluated, ServerError, ShellChannel};
 use crate::host::{Roots, read_time};
-use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
 /// Time limit for the first answer. An idle kernel answers within about 5 ms, or later if the machine is busy.

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::target::{Step, Target};
 use super::verify::Outcome;
+pub use crate::advice::recipe::{Reference, ReleaseReport};
 use crate::deadline::Task;
 use crate::host::Roots;
-pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 

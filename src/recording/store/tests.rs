@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::recording::Damage;
-use crate::recording::testing::SmallDisk;
 
 const BEGIN: i64 = 1_763_719_445_000;
 const DAY: StoreLimits = StoreLimits { max_age: Duration::from_secs(86_400), max_bytes: 256 * MIB };
@@ -374,6 +373,28 @@ fn only_permitted_users_can_read_a_store() {
         assert_eq!(mode(&segments(&folder)[0]) & !file_mode, 0);
         assert_eq!(mode(&folder) & 0o700, 0o700);
         assert_eq!(mode(&folder.join("lock")) & !0o600, 0, "only the owner can lock it");
+    }
+}
+
+/// A small disk that is mounted on a directory until the value is dropped.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// Mounts a small disk. If that is not possible, prints why and returns `None`.
+    fn mount(folder: &'a Path, size: &str) -> Option<Self> {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);
+        if !command.status().is_ok_and(|status| status.success()) {
+            eprintln!("skipped, no small disk to fill: mount needs root");
+            return None;
+        }
+        Some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
     }
 }
 

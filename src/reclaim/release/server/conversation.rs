@@ -9,10 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::advice::recipe::ReleaseReport;
 use crate::advice::unload::{
     AnswerVerdict, Question, ServerFacts, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
-use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 

@@ -99,7 +99,8 @@ fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let mut app = app();
     keys(&mut app, "/user:ann mem>20");
     assert_eq!(listed(&app), (2, "user:ann".to_owned()));
-    let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
+    let expected =
+        "mem: \"20\" is not a size or a share from 0% to 100%; write 8GiB, 512MiB or 90%";
     assert_eq!(prompt(&app).error.as_deref(), Some(expected));
     keys(&mut app, "<Enter>");
     assert_eq!(prompt(&app).error.as_deref(), Some(expected), "the prompt stays open");
