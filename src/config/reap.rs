@@ -4,7 +4,6 @@
 //! memory. With `action = "reap"`, processes are killed after their owners have been warned.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,17 +36,6 @@ pub enum Response {
     Park,
     /// Warn the owners, then kill the processes.
     Reap,
-}
-
-impl fmt::Display for Response {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Notify => "notify",
-            Self::Release => "release",
-            Self::Park => "park",
-            Self::Reap => "reap",
-        })
-    }
 }
 
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]

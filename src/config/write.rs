@@ -83,8 +83,8 @@ fn write_settings(
 fn settings_and_action(config: &Config, rule: &Rule) -> Vec<(&'static str, Value)> {
     let mut settings = rule.values();
     if rule.kind().may_be_reaped() || rule.kind().may_be_released() {
-        let response = config.reap.response(&rule.name);
-        settings.push((ACTION, response.to_string().into()));
+        let action = Value::try_from(config.reap.response(&rule.name)).ok();
+        settings.extend(action.map(|action| (ACTION, action)));
     }
     settings
 }
