@@ -1,7 +1,7 @@
 //! `gpumem config test`: lists the findings that the rules would have reported while a recording was made.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     let mut backtest = Backtest::new(config.rules);
     session::play_all(replay, |snapshot| backtest.observe(&snapshot))?;
     let outcome = backtest.conclude();
-    if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
+    if json { print(&json::document(&outcome)?) } else { print(&outcome.to_string()) }
 }
 
 /// Maximum number of events in the output. Further events are only counted.
@@ -160,16 +160,11 @@ impl BacktestOutcome {
             self.events_left_out += 1;
         }
     }
+}
 
-    fn to_text(&self) -> String {
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write(&mut out);
-        out
-    }
-
-    /// Writes the result as text, with findings and undecided rules in the format of `gpumem check`.
-    fn write(&self, out: &mut String) -> std::fmt::Result {
+/// Writes the result as text, with findings and undecided rules in the format of `gpumem check`.
+impl fmt::Display for BacktestOutcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for BacktestEvent { time, event, finding, kept } in &self.events {
             let change = match event {
                 Change::Began => "began".to_owned(),

@@ -63,11 +63,8 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
 
 /// Returns whether the snapshot contains no GPU, or a GPU that is stale or whose processes are unknown.
 pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
-    let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
-    let gpu = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
-    snapshot.gpus.is_empty()
-        || (driver && snapshot.gpus.iter().all(gpu))
-        || snapshot.gpus.iter().any(gpu)
+    let is_unreadable = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
+    snapshot.gpus.is_empty() || snapshot.gpus.iter().any(is_unreadable)
 }
 
 /// Warns about damaged lines in a recording that was read to its end.

@@ -177,14 +177,8 @@ fn opening(
 /// command fails, the owner is not considered notified.
 fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
-        let result = match notice.command.is_empty() {
-            true => Err("[reap] has no notify command".to_owned()),
-            false => {
-                let done =
-                    notify_command::run(&notice.command, &notice.json(), notify_command::DEADLINE);
-                done.map_err(|error| error.to_string())
-            }
-        };
+        let done = notify_command::run(&notice.command, &notice.json(), notify_command::DEADLINE);
+        let result = done.map_err(|error| format!("{error:#}"));
         if events.send(ServiceEvent::Delivered(Box::new(notice), result)).is_err() {
             return;
         }

@@ -6,73 +6,50 @@
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::service;
 use crate::cli::config::prove_command;
-use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotifyError {
-    /// Other users can change the command.
-    #[error("the notify command is not run: {}: {why}", path.display())]
-    NotOurs {
-        /// The program, or a file in the arguments.
-        path: PathBuf,
-        /// Reason why the file is not trusted, with advice.
-        why: NotOurs,
-    },
-    #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
-    Run { program: Arc<str>, cause: io::Error },
-    #[error("the notify command {program} failed ({status}); run it by hand to see why")]
-    Failed { program: Arc<str>, status: ExitStatus },
-    /// The time limit was exceeded.
-    #[error("the notify command {program} was killed after {}s, with its process group; start longer work in a separate session (setsid)", deadline.as_secs_f64())]
-    Hangs { program: Arc<str>, deadline: Duration },
-}
-
-/// Runs a command with `input` on standard input. Fails if the command cannot be run, exits with an error, or exceeds
-/// the time limit.
-pub(super) fn run(
-    command: &[Arc<str>],
-    input: &[u8],
-    deadline: Duration,
-) -> Result<(), NotifyError> {
-    let mut subprocess = start(command, input)?;
-    let program = Arc::clone(&command[0]);
-    match subprocess.wait(deadline) {
-        Ok(Some(status)) if status.success() => Ok(()),
-        Ok(Some(status)) => Err(NotifyError::Failed { program, status }),
-        Ok(None) => Err(NotifyError::Hangs { program, deadline }),
-        Err(cause) => Err(NotifyError::Run { program, cause }),
-    }
-}
-
-fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> {
+/// Runs a command with `input` on standard input. Fails if other users can change the command, or if the command cannot
+/// be run, exits with an error, or exceeds the time limit.
+pub(super) fn run(command: &[Arc<str>], input: &[u8], deadline: Duration) -> anyhow::Result<()> {
     // File permissions can have changed since the configuration was read.
-    prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
-    let program = Arc::clone(&command[0]);
-    let spawned = stdin(input).and_then(|stdin| {
-        let mut spawning = Command::new(&*program);
-        spawning
-            .args(command[1..].iter().map(|argument| &**argument))
-            .stdin(stdin)
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit());
-        for name in service::VARIABLES {
-            spawning.env_remove(name);
+    prove_command(command).map_err(|(path, why)| {
+        anyhow!("the notify command is not run: {}: {why}", path.display())
+    })?;
+    let (program, arguments) = command.split_first().context("[reap] has no notify command")?;
+    let cannot =
+        || format!("cannot run the notify command {program} (check its path and permissions)");
+    let mut spawning = Command::new(&**program);
+    spawning
+        .args(arguments.iter().map(|argument| &**argument))
+        .stdin(stdin(input).with_context(cannot)?)
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit());
+    for name in service::VARIABLES {
+        spawning.env_remove(name);
+    }
+    let mut subprocess = Subprocess::start(&mut spawning).with_context(cannot)?;
+    match subprocess.wait(deadline).with_context(cannot)? {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => {
+            bail!("the notify command {program} failed ({status}); run it by hand to see why")
         }
-        Subprocess::start(&mut spawning)
-    });
-    spawned.map_err(|cause| NotifyError::Run { program, cause })
+        None => bail!(
+            "the notify command {program} was killed after {}s, with its process group; start longer work in a \
+             separate session (setsid)",
+            deadline.as_secs_f64()
+        ),
+    }
 }
 
 /// Returns an in-memory file. With a pipe, gpumem would block until the command reads the input.
@@ -116,7 +93,7 @@ mod tests {
     fn a_command_need_not_read_but_must_exist_and_succeed() {
         run(&command_words(&["/bin/true"]), &vec![b'x'; 1 << 20], DEADLINE).unwrap();
         let error = run(&command_words(&["/nonexistent/tell"]), b"{}", DEADLINE).unwrap_err();
-        assert!(matches!(error, NotifyError::Run { .. }), "{error}");
+        assert!(error.to_string().contains("cannot run"), "{error}");
         let error = run(&command_words(&["/bin/sh", "-c", "exit 3"]), b"{}", DEADLINE).unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
@@ -145,8 +122,8 @@ mod tests {
             yes & exec yes";
         let command =
             command_words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
-        let done = run(&command, b"{}", Duration::from_secs(5));
-        assert!(matches!(done, Err(NotifyError::Hangs { .. })), "{done:?}");
+        let error = run(&command, b"{}", Duration::from_secs(5)).unwrap_err();
+        assert!(error.to_string().contains("was killed after 5s"), "{error}");
         for name in ["own", "child"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
             assert!(ends(&pid), "{name} is still running");
