@@ -1,8 +1,8 @@
 //! Plays recordings: a file, standard input, or the built-in demo.
 //!
 //! Snapshots are passed on unchanged, even if the clock was set back; `rules` handles that. Damaged lines are skipped
-//! and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback) decides
-//! when each snapshot is due, and `tests/it/demo.rs` creates the demo.
+//! and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, and [`playback`](super::playback)
+//! decides when each snapshot is due.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -141,7 +141,7 @@ fn tab_describes_processes_and_runs_nothing() {
 fn a_completed_value_is_one_word() {
     let installed = Installed::new(&one_gpu(&[]));
     let made = installed.folder.path().join("b");
-    let demo = support::run(&["ps", "--json", "--demo"]);
+    let demo = support::run(&["ps", "--json", "--replay", support::short_demo()]);
     let mut snapshot = demo.json();
     for process in snapshot["processes"].as_array_mut().unwrap() {
         process["user"] = hostile(made.to_str().unwrap()).into();

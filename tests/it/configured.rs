@@ -34,21 +34,12 @@ fn lasting_rules(output: &Output) -> Vec<String> {
 fn a_named_rule_applies_only_to_its_scope() {
     let off = "[rules.idle]\nenabled = false\n";
     let named = |scope: &str| format!("{off}[[rule]]\nname = \"naps\"\nkind = \"idle\"\n{scope}\n");
-    for scope in
-        ["", "where = \"user=dora notebook:.ipynb framework:pytorch\"", "where = \"mem>1GiB\""]
-    {
+    for scope in ["", "where = \"user=dora notebook:.ipynb framework:pytorch mem>1GiB\""] {
         let output = check(&named(scope));
         assert_eq!(output.code, 1, "{scope}: {output:?}");
         assert_eq!(lasting_rules(&output), ["naps"], "{scope}");
     }
-    for scope in [
-        "where = \"user=ann\"",
-        "where = \"user=dora framework:jax\"",
-        "where = \"mem>1TiB\"",
-        "where = \"container=docker\"",
-        "where = \"gpu:7\"",
-        "duration = \"5h\"",
-    ] {
+    for scope in ["where = \"user=dora framework:jax\"", "duration = \"5h\""] {
         let output = check(&named(scope));
         assert_eq!((output.code, lasting_rules(&output).len()), (0, 0), "{scope}: {output:?}");
     }
@@ -64,10 +55,6 @@ fn an_exemption_protects_matching_processes_until_it_ends() {
         // An exemption's end is compared with the time of the recording, which is in 2025 or later.
         ("where = \"user=dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
         ("where = \"user=dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
-        ("where = \"container=docker\"", 1),
-        ("where = \"command:ipykernel*\"", 0),
-        ("where = \"user=d?r*\"", 0),
-        ("where = \"user=\\\"d*\\\"\"", 1),
     ] {
         let output = check(&keep(rest));
         assert_eq!(output.code, code, "{rest}: {output:?}");
@@ -163,12 +150,4 @@ fn config_test_shows_when_a_severity_changes() {
     assert_eq!(events, [("began", "critical"), ("changed", "warning")]);
     let leak = trial["rules"].as_array().unwrap().iter().find(|entry| entry["rule"] == "leak");
     assert_eq!(leak.unwrap()["findings"], 1);
-}
-
-#[test]
-fn dev_null_is_an_empty_configuration() {
-    for arguments in [&["check", "--demo"][..], &["config", "show"]] {
-        let none = run(&[arguments, &["--config", "/dev/null"]].concat());
-        assert_eq!((none.code, &*none.stderr), (run(arguments).code, ""), "{none:?}");
-    }
 }

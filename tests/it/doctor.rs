@@ -11,7 +11,8 @@ use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::support::{self, Output, find, finish, run, skip};
+use crate::place::{in_namespace, unshare};
+use crate::support::{self, Output, finish, run};
 
 const NOWHERE: &str = "/nonexistent/libnvidia-ml.so.1";
 
@@ -149,25 +150,9 @@ fn doctor_separates_unsupported_from_failed_queries() {
 
 #[test]
 fn doctor_warns_about_pids_in_a_pid_namespace() {
-    let unshare = or_skip!(find("unshare", "util-linux"));
-    let arguments = if rustix::process::geteuid().is_root() {
-        &["-pf", "--mount-proc"][..]
-    } else {
-        &["-rpf", "--mount-proc"]
-    };
-    let tried = finish(Command::new(&unshare).args(arguments).arg("true"));
-    if tried.code != 0 {
-        skip("a pid namespace", tried.stderr.trim());
-        return;
-    }
+    let unshare = or_skip!(unshare("p"));
     let machine = Machine::new(&one_gpu(&[7]));
-    let mut command = Command::new(unshare);
-    command
-        .args(arguments)
-        .args([support::gpumem(), "doctor", "--json", "--nvml-library"])
-        .arg(machine.library());
-    support::clean_environment(&mut command);
-    machine.environment(&mut command);
+    let mut command = in_namespace(&machine, &unshare, "\"$@\" doctor --json");
     let diagnosis = Diagnosis::from(finish(&mut command), 0);
     diagnosis.assert_check("pid-namespace", "limited", &["--pid=host", "unattributed"]);
     // The namespace contains no process of another user.

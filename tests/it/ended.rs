@@ -56,28 +56,12 @@ fn a_dead_process_keeps_its_name() {
     assert_eq!(dead.as_object().unwrap().len(), 2, "unexpected fields: {dead}");
     assert_eq!(process(last, listed_dead).as_object().unwrap().len(), 1);
 
-    let user = alive["user"].as_str().unwrap();
-    let replay = |arguments: &[&str]| machine.replay(arguments, file);
-    let ps = replay(&["ps"]);
-    let line = |text: &str, pid: u32| {
-        let mut lines = text.lines().filter(|line| line.contains(&pid.to_string()));
-        lines.next_back().unwrap_or_default().to_owned()
+    let ps = machine.replay(&["ps"], file);
+    let has = |pid: u32, words: &str| {
+        ps.lines().any(|line| line.contains(&pid.to_string()) && line.contains(words))
     };
-    assert!(line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"), "{ps}");
-    assert!(line(&ps, listed_dead).contains("(no such process)"), "{ps}");
-    let check = replay(&["check"]);
+    assert!(has(pid, "(ended: sleep 600)") && has(listed_dead, "(no such process)"), "{ps}");
+    let check = machine.replay(&["check"], file);
     let sentence = format!("sleep 600 ({pid}) no longer exists and is still listed");
     assert!(check.contains(&sentence), "{check}");
-    let page = replay(&["explain", &pid.to_string()]);
-    assert!(page.contains("sleep 600") && page.contains(&format!("of {user}")), "{page}");
-    let screen = replay(&["watch", "--once", "--size", "140x40"]);
-    let rows = |pid: u32| {
-        let pid = format!(" {pid} ");
-        screen.lines().filter(move |line| line.contains(&pid))
-    };
-    assert!(
-        rows(pid).any(|row| row.contains(user) && row.contains("ended: sleep 600")),
-        "{screen}"
-    );
-    assert!(rows(listed_dead).all(|row| !row.contains("sleep")), "{screen}");
 }

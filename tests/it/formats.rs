@@ -52,11 +52,11 @@ fn junit_and_annotations_agree_with_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let before = folder.path().join("before.json");
     let before = before.to_str().unwrap();
-    std::fs::write(before, run(&["ps", "--demo", "--json", "--gpu", "0"]).stdout).unwrap();
+    let demo = support::short_demo();
+    let ps = run(&["ps", "--replay", demo, "--json", "--gpu", "0"]);
+    std::fs::write(before, ps.stdout).unwrap();
     // The name contains markup, a workflow command, and characters that XML forbids.
     let hostile = "]]></failure>&x;<!--\u{0}\u{1}\u{1b}[31m\u{fffe}\u{202e}\"'\n::add-path::/tmp%0A::error::\r##[";
-    let demo = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst"));
-    let lines = zstd::decode_all(&demo[..]).unwrap();
     let recording = folder.path().join("hostile.jsonl");
     let spoil = |line: &str| {
         let mut snapshot: Value = serde_json::from_str(line).unwrap();
@@ -69,24 +69,23 @@ fn junit_and_annotations_agree_with_the_exit_code() {
         }
         format!("{snapshot}\n")
     };
-    let lines = String::from_utf8(lines).unwrap();
+    let lines = std::fs::read_to_string(demo).unwrap();
     std::fs::write(&recording, lines.lines().map(spoil).collect::<String>()).unwrap();
     let recording = recording.to_str().unwrap();
-    for (arguments, codes) in [
-        (&["--demo"][..], 1),
-        (&["--demo", "--fail-on", "critical"], 0),
-        (&["--replay", recording], 1),
-        (&["--replay", recording, "--baseline", before], 3),
-        (&["--demo", "--baseline", before, "--gpu", "0"], 0),
-        (&["--demo", "--baseline", before], 3),
-        (&["--demo", "--baseline", "/dev/null"], 2),
-        (&["--demo", "--max-used", "1GiB", "--max-unattributed", "90%"], 1),
-        (&["--demo", "--wait-free", "60GiB", "--wait-free", "1GiB:2"], 1),
-        (&["--demo", "--wait-free", "1GiB", "--wait-free", "1GiB:2"], 0),
-        (&["--demo", "--gpu", "17"], 2),
-        (&["--replay", "/nonexistent"], 2),
-        (&["--nvml-library", "/nonexistent"], 3),
+    let baseline = format!("--baseline={before}");
+    for (replay, options, codes) in [
+        (demo, vec![], 1),
+        (demo, vec!["--fail-on=critical"], 0),
+        (recording, vec![], 1),
+        (recording, vec![&*baseline], 3),
+        (demo, vec![&*baseline, "--gpu=0"], 0),
+        (demo, vec!["--baseline=/dev/null"], 2),
+        (demo, vec!["--max-used=1GiB", "--max-unattributed=90%"], 1),
+        (demo, vec!["--wait-free=60GiB", "--wait-free=1GiB:2"], 1),
+        (demo, vec!["--wait-free=1GiB", "--wait-free=1GiB:2"], 0),
+        ("/nonexistent", vec![], 2),
     ] {
+        let arguments = &[&options[..], &["--replay", replay]].concat()[..];
         let page = run(&[&["check", "--format=junit"], arguments].concat());
         assert_eq!(page.code, codes, "{arguments:?}: {page:?}");
         let (failures, errors) = counts(&page, &python);

@@ -7,7 +7,7 @@ use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::support::{self, Output, run, wait_until};
+use crate::support::{self, Output, run, short_demo, wait_until};
 
 /// Returns a GPU with 80 GiB, of which `used` GiB are in use. One process holds `held` GiB, or an unknown amount if
 /// `held` is `None`.
@@ -208,13 +208,9 @@ fn wait_free_ends_when_enough_memory_is_free() {
 
 #[test]
 fn wait_free_ignores_findings_by_default() {
-    let demo = ["check", "--demo", "--gpu", "1", "--wait-free", "31GiB:1", "--timeout", "1h"];
-    let output = run(&demo);
-    assert!(output.stdout.contains("free: GPU 1"), "{output:?}");
-    for (more, code) in [(&[][..], 0), (&["--fail-on", "critical"], 0), (&["--max-used", "1%"], 1)]
-    {
-        let arguments = [&["check", "--demo", "--wait-free", "1GiB"], more].concat();
-        assert_eq!(run(&arguments).code, code, "{more:?}");
+    for (more, code) in [(&[][..], 0), (&["--max-used", "1%"], 1)] {
+        let wait = ["check", "--replay", short_demo(), "--wait-free", "1GiB"];
+        assert_eq!(run(&[&wait, more].concat()).code, code, "{more:?}");
     }
     let corpus = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -282,13 +278,11 @@ fn invalid_values_are_rejected_with_a_hint() {
         (&["--wait-free", "8"], "no unit; write 8GiB or 8MiB"),
         (&["--wait-free", "8GiB:"], "8GiB:0"),
         (&["--wait-free", "8GiB:7"], "there are 0, 1, 2, 3"),
-        (&["--wait-free", "8GiB:1", "--gpu", "0"], "there are 0"),
         (&["--wait-free", "8GiB", "--timeout", "10"], "30s, 10m"),
         (&["--wait-free", "8GiB", "--window", "10s"], "cannot be used with"),
         (&["--timeout", "10s"], "--wait-free"),
-        (&["--gpu", "4"], "there are 0, 1, 2, 3"),
     ] {
-        let output = run(&[&["check", "--demo"], arguments].concat()).exits(2);
+        let output = run(&[&["check", "--replay", short_demo()], arguments].concat()).exits(2);
         assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
     }
 }
@@ -302,7 +296,6 @@ fn every_failure_with_json_is_one_json_document() {
     let (path, wrong) = (path.to_str().unwrap(), wrong.to_str().unwrap());
     for (arguments, code, word) in [
         (&["check", "--json", "--config", wrong, "--demo"][..], 2, "rules.idel"),
-        (&["check", "--json", "--config", "/nonexistent.toml"], 2, "/nonexistent.toml"),
         (&["check", "--json", "--replay", "/nonexistent.jsonl"], 2, "/nonexistent.jsonl"),
         (&["check", "--json", "--replay", path], 3, "empty"),
         (&["check", "--json", "--interval", "0s"], 2, "--interval"),
@@ -337,13 +330,10 @@ fn a_gpu_missing_from_the_last_snapshot_is_not_judged() {
 
 #[test]
 fn an_unknown_user_in_a_recording_is_a_usage_error() {
-    for (command, code) in [("check", 1), ("ps", 0), ("reap", 0)] {
-        let run_for = |user: &str| run(&[command, "--demo", "--user", user]);
-        let refused = run_for("bne").exits(2).stderr;
-        assert!(refused.contains("--user bne") && refused.contains("ann, ben, "), "{refused}");
-        run_for("ben").exits(code);
-        run_for("1002").exits(code);
-    }
+    let run_for = |user: &str| run(&["ps", "--replay", short_demo(), "--user", user]);
+    let refused = run_for("bne").exits(2).stderr;
+    assert!(refused.contains("--user bne") && refused.contains("ann, ben, "), "{refused}");
+    run_for("1002").exits(0);
 }
 
 #[test]

@@ -73,10 +73,11 @@ pub fn man_pages() -> Vec<(String, String)> {
     let cli = command();
     let mut others: Vec<_> =
         cli.get_subcommands().map(|command| format!("gpumem-{}(1)", command.get_name())).collect();
-    others.extend(TOPICS.iter().map(|(name, _)| format!("{name}(7)")));
+    others.extend(TOPICS.iter().map(|name| format!("{name}(7)")));
     let mut pages = vec![("gpumem.1".to_owned(), render(cli.clone(), &others))];
-    for (name, page) in TOPICS {
-        pages.push((format!("{name}.7"), page.replace("@VERSION@", env!("CARGO_PKG_VERSION"))));
+    for name in TOPICS {
+        let page = handwritten(name).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+        pages.push((format!("{name}.7"), page));
     }
     for subcommand in cli.get_subcommands() {
         let name = format!("gpumem-{}", subcommand.get_name());
@@ -88,37 +89,15 @@ pub fn man_pages() -> Vec<(String, String)> {
     pages
 }
 
-/// Handwritten sections of the commands' pages, in roff(7). The placeholders below are replaced by generated text.
-const SECTIONS: &[(&str, &str)] = &[
-    ("gpumem", include_str!("../../src/cli/manual/gpumem.roff")),
-    ("gpumem-check", include_str!("../../src/cli/manual/gpumem-check.roff")),
-    ("gpumem-completions", include_str!("../../src/cli/manual/gpumem-completions.roff")),
-    ("gpumem-config", include_str!("../../src/cli/manual/gpumem-config.roff")),
-    ("gpumem-doctor", include_str!("../../src/cli/manual/gpumem-doctor.roff")),
-    ("gpumem-explain", include_str!("../../src/cli/manual/gpumem-explain.roff")),
-    ("gpumem-kill", include_str!("../../src/cli/manual/gpumem-kill.roff")),
-    ("gpumem-man", include_str!("../../src/cli/manual/gpumem-man.roff")),
-    ("gpumem-metrics", include_str!("../../src/cli/manual/gpumem-metrics.roff")),
-    ("gpumem-park", include_str!("../../src/cli/manual/gpumem-park.roff")),
-    ("gpumem-ps", include_str!("../../src/cli/manual/gpumem-ps.roff")),
-    ("gpumem-reap", include_str!("../../src/cli/manual/gpumem-reap.roff")),
-    ("gpumem-record", include_str!("../../src/cli/manual/gpumem-record.roff")),
-    ("gpumem-release", include_str!("../../src/cli/manual/gpumem-release.roff")),
-    ("gpumem-rules", include_str!("../../src/cli/manual/gpumem-rules.roff")),
-    ("gpumem-run", include_str!("../../src/cli/manual/gpumem-run.roff")),
-    ("gpumem-schema", include_str!("../../src/cli/manual/gpumem-schema.roff")),
-    ("gpumem-serve", include_str!("../../src/cli/manual/gpumem-serve.roff")),
-    ("gpumem-unpark", include_str!("../../src/cli/manual/gpumem-unpark.roff")),
-    ("gpumem-watch", include_str!("../../src/cli/manual/gpumem-watch.roff")),
-];
-
 /// Pages about a topic.
-const TOPICS: [(&str, &str); 4] = [
-    ("gpumem-ci", include_str!("../../src/cli/manual/gpumem-ci.roff")),
-    ("gpumem-kubernetes", include_str!("../../src/cli/manual/gpumem-kubernetes.roff")),
-    ("gpumem-performance", include_str!("../../src/cli/manual/gpumem-performance.roff")),
-    ("gpumem-slurm", include_str!("../../src/cli/manual/gpumem-slurm.roff")),
-];
+const TOPICS: [&str; 4] = ["gpumem-ci", "gpumem-kubernetes", "gpumem-performance", "gpumem-slurm"];
+
+/// Returns a topic's page, or the handwritten sections of a command's page, in roff(7). Generated text replaces the
+/// placeholders below.
+fn handwritten(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/manual");
+    std::fs::read_to_string(format!("{folder}/{name}.roff")).expect(name)
+}
 
 /// Placeholder for the exit codes.
 const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";
@@ -158,12 +137,9 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
         page.extend(commands(&nested).bytes());
     }
     let mut page = String::from_utf8_lossy(&page).into_owned();
-    let sections = SECTIONS.iter().find(|(page_name, _)| *page_name == name);
-    let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&run(&["rules"]).exits(0).stdout));
-    if let Some((_, text)) = sections {
-        let text = text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules());
-        page.push_str(&text.replace(METRIC_LIST, &metrics()));
-    }
+    let rules = format!(".SH RULES\n.nf\n{}.fi\n", roff(&run(&["rules"]).exits(0).stdout));
+    let text = handwritten(&name).replace(EXIT_STATUS, &exit_status).replace(RULES, &rules);
+    page.push_str(&text.replace(METRIC_LIST, &metrics()));
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also
         .iter()

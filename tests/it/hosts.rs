@@ -195,6 +195,42 @@ fn hosts_are_listed_and_judged_locally() {
         verdict(&check(&["--window", "500ms", "--no-store"]).json())["findings"][0],
         Value::Null
     );
+    server.write_remote_gpumem(&machine.command(&[]));
+
+    // Names of hosts can contain ranges.
+    let file = server.folder.path().join("hosts");
+    fs::write(&file, "r[1-2]n[09-10] # racks\nx[3,1].lan, x3.lan\n").unwrap();
+    let file = file.display().to_string();
+    let listed =
+        run(&["ps", "--json", "--host", "n[008-010,7], b", "--hosts", &file]).exits(0).json();
+    let listed = listed["hosts"].as_array().unwrap().iter();
+    let (names, pids): (Vec<&str>, Vec<&Value>) = listed
+        .map(|host| {
+            let process = &host["document"]["gpus"][0]["processes"][0];
+            (host["host"].as_str().unwrap(), &process["pid"])
+        })
+        .unzip();
+    let expected = "n008 n009 n010 n7 b r1n09 r1n10 r2n09 r2n10 x3.lan x1.lan";
+    assert_eq!(names.join(" "), expected);
+    assert!(pids.iter().all(|pid| **pid == idle.pid()), "{pids:?}");
+
+    // The error of a host contains the ssh command that failed. When the host accepts the key, the command works.
+    // The command passes through both shells.
+    let remote = format!("quoted='it'\\''s' && {remote}");
+    let words = ["ps", "--json", "--host", "nokey", "--host-command", &remote];
+    let document = support::finish(&mut server.command(&words)).exits(3).json();
+    let error = error_of(&document, "nokey");
+    let (_, advised) = error.split_once("without a prompt: ").unwrap();
+    let run_advised = || {
+        let mut shell = Command::new("sh");
+        support::clean_environment(&mut shell);
+        let mut shell = with_ssh(shell, &server.folder.path().join("bin"));
+        support::finish(shell.args(["-c", advised]))
+    };
+    assert!(run_advised().exits(255).stderr.contains("Permission denied"));
+    fs::copy(server.folder.path().join("other.pub"), server.folder.path().join("authorized"))
+        .unwrap();
+    assert!(run_advised().exits(0).stdout.starts_with(r#"{"schema":"gpumem.snapshot/1""#));
     assert!(!server.has_forwarded_agent());
 }
 
@@ -246,8 +282,9 @@ esac
         ("older", "upgrade gpumem there"),
     ];
     let working = ["banner", "talks", "long", "busy"].map(str::to_owned);
+    // More hosts than are queried at once.
     let working: Vec<String> =
-        working.into_iter().chain((0..51).map(|number| format!("h{number}"))).collect();
+        working.into_iter().chain((0..270).map(|number| format!("h{number}"))).collect();
     let mut names: Vec<&str> = working.iter().map(String::as_str).collect();
     names.splice(7..7, broken.map(|(name, _)| name));
     fs::write(path("hosts"), names.join("\n# and\n\n")).unwrap();
@@ -271,71 +308,6 @@ esac
     let remaining =
         || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
     wait_until("every transport has exited", || remaining().unwrap().stdout.is_empty());
-}
-
-/// Names of hosts can contain ranges. A screen without a terminal shows one host.
-#[test]
-fn ranges_and_one_host_without_a_terminal() {
-    let server = or_skip!(Server::start());
-    let idle = Running::sleep();
-    let machine = Machine::new(&one_gpu(&[idle.pid()]));
-    let remote = server.write_remote_gpumem(&machine.command(&[]));
-    let run = |words: &[&str]| -> Output {
-        let words = [words, &["--host-command", &remote]].concat();
-        support::finish(&mut server.command(&words))
-    };
-    let file = server.folder.path().join("hosts");
-    fs::write(&file, "r[1-2]n[09-10] # racks\nx[3,1].lan, x3.lan\n").unwrap();
-    let file = file.display().to_string();
-    let listed =
-        run(&["ps", "--json", "--host", "n[008-010,7], b", "--hosts", &file]).exits(0).json();
-    let listed = listed["hosts"].as_array().unwrap().iter();
-    let (names, pids): (Vec<&str>, Vec<&Value>) = listed
-        .map(|host| {
-            let process = &host["document"]["gpus"][0]["processes"][0];
-            (host["host"].as_str().unwrap(), &process["pid"])
-        })
-        .unzip();
-    let expected = "n008 n009 n010 n7 b r1n09 r1n10 r2n09 r2n10 x3.lan x1.lan";
-    assert_eq!(names.join(" "), expected);
-    assert!(pids.iter().all(|pid| **pid == idle.pid()), "{pids:?}");
-}
-
-/// The error of a host contains the ssh command that failed. When the host accepts the key, the command works.
-#[test]
-fn the_advised_ssh_command_is_the_one_that_failed() {
-    let server = or_skip!(Server::start());
-    let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
-    let remote = server.write_remote_gpumem(&machine.command(&[]));
-    // The command passes through both shells.
-    let remote = format!("quoted='it'\\''s' && {remote}");
-    let words = ["ps", "--json", "--host", "nokey", "--host-command", &remote];
-    let document = support::finish(&mut server.command(&words)).exits(3).json();
-    let error = error_of(&document, "nokey");
-    let (_, advised) = error.split_once("without a prompt: ").unwrap();
-    let run_advised = || {
-        let mut shell = Command::new("sh");
-        support::clean_environment(&mut shell);
-        let mut shell = with_ssh(shell, &server.folder.path().join("bin"));
-        support::finish(shell.args(["-c", advised]))
-    };
-    assert!(run_advised().exits(255).stderr.contains("Permission denied"));
-    fs::copy(server.folder.path().join("other.pub"), server.folder.path().join("authorized"))
-        .unwrap();
-    assert!(run_advised().exits(0).stdout.starts_with(r#"{"schema":"gpumem.snapshot/1""#));
-}
-
-#[test]
-fn many_hosts_are_queried() {
-    let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
-    let folder = tempfile::tempdir().unwrap();
-    let line = machine.record(&["--interval", "100ms"]).line();
-    fs::write(folder.path().join("line"), line + "\n").unwrap();
-    write_script(&folder.path().join("ssh"), &format!("cat '{}/line'", folder.path().display()));
-    let command = support::command(&["ps", "--json", "--host", "n[0001-0400]"]);
-    let document = support::finish(&mut with_ssh(command, folder.path())).exits(0).json();
-    assert_eq!(document["hosts"].as_array().unwrap().len(), 400);
-    assert_eq!(document["hosts"][399]["host"], "n0400");
 }
 
 /// The transport tries to open the caller's terminal, and starts a background process.

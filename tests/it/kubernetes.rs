@@ -19,18 +19,18 @@ fn packaging(file: &str) -> PathBuf {
 #[test]
 fn the_manifest_is_valid_in_several_releases() {
     let python = or_skip!(support::python_with(&["kubernetes_validate"]));
-    // The validator's oldest and newest releases, and two in between.
-    const RELEASES: [&str; 4] = ["1.25", "1.29", "1.33", "1.37"];
-    let validate = |file: &Path| {
+    // The validator's oldest and newest releases.
+    const RELEASES: &[&str] = &["1.25", "1.37"];
+    let validate = |file: &Path, releases: &[&str]| {
         let mut command = Command::new(&python);
         command.args(["-m", "kubernetes_validate", "--strict"]);
-        command.args(RELEASES.iter().flat_map(|release| ["-k", release])).arg(file);
+        command.args(releases.iter().flat_map(|release| ["-k", release])).arg(file);
         let output = command.output().unwrap();
         let messages =
             String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (output.status.success(), messages)
     };
-    let (is_good, messages) = validate(&packaging("gpumem.yaml"));
+    let (is_good, messages) = validate(&packaging("gpumem.yaml"), RELEASES);
     assert!(is_good, "{messages}");
     for release in RELEASES {
         for kind in ["namespace", "daemonset", "networkpolicy"] {
@@ -47,7 +47,7 @@ fn the_manifest_is_valid_in_several_releases() {
         let misspelt = text.replace(good, bad);
         assert_ne!(misspelt, text);
         fs::write(&file, misspelt).unwrap();
-        let (is_good, messages) = validate(&file);
+        let (is_good, messages) = validate(&file, &RELEASES[1..]);
         let name = bad.trim_matches(['-', ' ', ':']);
         assert!(!is_good && messages.contains(&format!("'{name}' was unexpected")), "{messages}");
     }

@@ -240,6 +240,12 @@ impl LineProcess {
         line.trim_end().to_owned()
     }
 
+    /// Writes a last line. Returns the exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.say("end");
+        self.running.0.wait().unwrap().code()
+    }
+
     pub fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.line()

@@ -345,7 +345,15 @@ fn a_servers_notebooks_are_identified_while_it_lives() {
     let mut server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
     assert_notebook_and_activity_are_shown(&server);
     assert_only_the_idle_notebook_is_found(&server);
+    let name = format!("http://localhost:{}/ (process {})", server.port(), server.running.pid());
+    wait_until("doctor reports the server", || {
+        doctor::check_of(&server.home, &name).is_some_and(|check| check["verdict"] == "ok")
+    });
     assert_a_stale_server_file_is_not_trusted(&mut server);
+    let file = server.home.server_file().0;
+    let check = doctor::check_of(&server.home, file.to_str().unwrap()).unwrap();
+    assert!(check["seen"].as_str().unwrap().contains("left behind"), "{check}");
+    assert_eq!(doctor::check_of(&server.home, &name), None);
 }
 
 fn assert_notebook_and_activity_are_shown(server: &Server) {
@@ -451,38 +459,6 @@ fn assert_only_the_idle_notebook_is_found(server: &Server) {
     assert_no_secret(&[&page.stdout]);
     fs::write(&done, "").unwrap();
     assert!(driver.0.wait().unwrap().success());
-}
-
-#[test]
-fn a_server_with_only_a_password_is_reported() {
-    // The hash of a password that no test uses.
-    let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
-                    0123456789012345678901234567890123456789";
-    let server = or_skip!(Server::start(&[password, "--IdentityProvider.token="]));
-    // The server's file does not contain the password.
-    assert_eq!(server.file["token"], "");
-    // Starting a kernel through the server requires the password, so start a kernel without the server, but with the
-    // same arguments.
-    let id = "11111111-5a43-4a5e-9a77-4b1f6e2d9c10";
-    let connection = server.home.path(&format!("runtime/kernel-{id}.json"));
-    fs::write(
-        &connection,
-        json!({"ip": "127.0.0.1", "transport": "tcp", "key": KEY,
-               "jupyter_session": server.home.path("work/a.ipynb")})
-        .to_string(),
-    )
-    .unwrap();
-    let program = server.home.path("ipykernel_launcher.py");
-    fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
-    let mut command = server.home.command(&server.python);
-    command.env("JPY_PARENT_PID", server.running.pid().to_string());
-    let kernel = Running::start(command.arg(&program).arg("-f").arg(&connection));
-    server.home.pid_with("ipykernel_launcher.py");
-    let facts = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
-    let error = facts["server_error"].as_str().unwrap();
-    assert!(error.contains("only a password"), "{facts}");
-    assert_eq!(facts["notebook_path"], "a.ipynb", "{facts}");
-    assert_eq!(facts["execution_state"], Value::Null);
 }
 
 /// Listens on a port, and creates a file after each connection.

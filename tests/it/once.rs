@@ -14,18 +14,20 @@ fn demo(more: &[&str]) -> support::Output {
 
 #[test]
 fn the_size_comes_from_the_option_or_the_environment() {
+    // Reading this recording takes little time.
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/idle_shared_gpu-100.jsonl");
+    let watch = ["watch", "--once", "--replay", file];
+    let sized = |size: &str| run(&[&watch[..], &["--size", size]].concat());
     for (size, columns, rows) in [("40x10", 40, 10), ("1x1", 1, 1), ("200x60", 200, 60)] {
-        let output = demo(&["--size", size]).exits(0);
+        let output = sized(size).exits(0);
         assert_eq!(output.stdout.lines().count(), rows, "{size}");
         let is_plain = |line: &str| line.width() <= columns && line == line.trim_end();
         assert!(output.stdout.lines().all(is_plain), "{size}");
     }
-    let mut shell = command(&DEMO);
-    let wide = finish(shell.env("COLUMNS", "132").env("LINES", "43"));
-    assert_eq!(wide.stdout, demo(&["--size", "132x43"]).stdout);
-    let mut shell = command(&DEMO);
-    let odd = finish(shell.env("COLUMNS", "0").env("LINES", "many"));
-    assert_eq!(odd.stdout, demo(&["--size", "80x24"]).stdout);
+    for (columns, lines, size) in [("132", "43", "132x43"), ("0", "many", "80x24")] {
+        let by_environment = finish(command(&watch).env("COLUMNS", columns).env("LINES", lines));
+        assert_eq!(by_environment.stdout, sized(size).stdout);
+    }
 }
 
 #[test]

@@ -221,9 +221,11 @@ fn exchanging_files_during_a_write_misdirects_nothing() {
 fn output_to_dev_stdout_keeps_other_output() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all");
-    let script = r#"{ echo before; "$1" metrics --demo --output /dev/stdout; echo after; } > "$2""#;
+    let script =
+        r#"{ echo before; "$1" metrics --replay "$3" --output /dev/stdout; echo after; } > "$2""#;
     let mut shell = Command::new("sh");
-    finish(shell.args(["-c", script, "sh", support::gpumem()]).arg(&file)).exits(0);
+    shell.args(["-c", script, "sh", support::gpumem()]).arg(&file);
+    finish(shell.arg(support::short_demo())).exits(0);
     let text = fs::read_to_string(file).unwrap();
     assert!(text.starts_with("before\n# HELP ") && text.ends_with("_bytes 0.0\nafter\n"), "{text}");
 }
@@ -235,10 +237,11 @@ fn a_mounted_file_is_written_in_place() {
     let (outside, mounted) = (folder.path().join("outside"), folder.path().join("mounted"));
     fs::write(&outside, "x".repeat(1 << 20)).unwrap();
     fs::write(&mounted, "").unwrap();
-    let script = r#"mount --bind "$0" "$1" || exit 77; exec "$2" metrics --demo --output "$1""#;
+    let script =
+        r#"mount --bind "$0" "$1" || exit 77; exec "$2" metrics --replay "$3" --output "$1""#;
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script]).args([&outside, &mounted]).arg(support::gpumem());
-    let output = finish(&mut command);
+    let output = finish(command.arg(support::short_demo()));
     if [1, 77].contains(&output.code) && !output.stderr.contains("gpumem:") {
         support::skip("a mount namespace", "not permitted here; run as root");
         return;

@@ -135,7 +135,6 @@ impl Runner {
 const CHILD: u32 = 4_194_301;
 
 /// Runs a pipeline with tests that leave no process, and with tests that leave one. The report must contain its pid.
-/// Then runs two pipelines at once, on two GPUs and on one.
 fn assert_pipeline_works(program: &[&str], report: fn(&Runner, &Output) -> String) {
     let runner = Runner::new(1, 1, Tests::Pass);
     let output = runner.run(program, "a").exits(0);
@@ -147,22 +146,24 @@ fn assert_pipeline_works(program: &[&str], report: fn(&Runner, &Output) -> Strin
     crate::procs::kill_group(left);
     assert_ne!(output.code, 0, "{output:?}");
     assert!(report(&runner, &output).contains(&left.to_string()), "{left}: {output:?}");
+}
+
+#[test]
+fn the_github_pipeline_works() {
+    let script = script("GITHUB ACTIONS", "- run: |");
+    let program = ["bash", "-e", "-c", &script];
+    assert_pipeline_works(&program, |_, output| output.stderr.clone());
+    // Two pipelines at once, on two GPUs and on one.
     for gpus in [2, 1] {
         let runner = Runner::new(gpus, gpus, Tests::Pass);
         thread::scope(|scope| {
-            let both = ["a", "b"].map(|folder| scope.spawn(|| runner.run(program, folder)));
+            let both = ["a", "b"].map(|folder| scope.spawn(|| runner.run(&program, folder)));
             for pipeline in both {
                 pipeline.join().unwrap().exits(0);
             }
         });
         assert_eq!(runner.gpu("a") != runner.gpu("b"), gpus == 2);
     }
-}
-
-#[test]
-fn the_github_pipeline_works() {
-    let script = script("GITHUB ACTIONS", "- run: |");
-    assert_pipeline_works(&["bash", "-e", "-c", &script], |_, output| output.stderr.clone());
 }
 
 #[test]

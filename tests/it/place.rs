@@ -1,14 +1,12 @@
-//! Processes in other pid namespaces, in a distributed run, and in a family of a parent and forked workers.
+//! Processes in other pid namespaces.
 
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use gpumem::api::model::{Snapshot as Model, Tie, families, member};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::procs::{self, children};
+use crate::procs::children;
 use crate::support::{self, wait_until};
 
 /// Returns an `unshare` command that creates these namespaces, and a user namespace if needed. If the kernel or a
@@ -77,26 +75,6 @@ fn idle_gpu(pids: &[u32]) -> Scene {
 const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
 #[test]
-fn in_a_namespace_a_pid_without_a_process_is_unresolved() {
-    let unshare = or_skip!(unshare("p"));
-    let machine = Machine::new(&idle_gpu(&[3_999_999, 4_000_000]));
-    machine.configure(QUICK);
-    let run = |arguments: &str| {
-        let script = format!("\"$@\" {arguments}");
-        support::finish(&mut in_namespace(&machine, &unshare, &script))
-    };
-    let output = run("ps --json").exits(0);
-    let snapshot = output.json();
-    assert_eq!(snapshot["host"]["pid_namespace"], "container");
-    for process in snapshot["processes"].as_array().unwrap() {
-        assert!(process["unresolved"].is_string(), "{process}");
-        assert_eq!(process["start_ticks"], Value::Null, "{process}");
-    }
-    let verdict = run("check --json --window 3s --interval 200ms").json();
-    assert_eq!(verdict["findings"], json!([]), "{verdict}");
-}
-
-#[test]
 fn in_a_namespace_without_listed_processes_memory_is_still_in_use() {
     let unshare = or_skip!(unshare("p"));
     let machine = Machine::new(&Scene::new().gpu(Gpu::default().unattributed(20 * GIB)));
@@ -153,100 +131,4 @@ fn in_a_namespace_only_holders_of_device_files_are_resolved() {
     let findings = verdict["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{output:?}");
     assert_eq!(findings[0]["process"]["pid"], holder, "{verdict}");
-}
-
-#[test]
-fn a_runs_environment_is_shown_without_secrets() {
-    let rank = |rank: &str| {
-        Running::start(
-            Command::new("sleep")
-                .arg("600")
-                .env("TORCHELASTIC_RUN_ID", "run-7")
-                .env("RANK", rank)
-                .env("WORLD_SIZE", "2")
-                .env("MASTER_ADDR", "localhost")
-                .env("MASTER_PORT", "29400")
-                .env("JUPYTER_TOKEN", "do-not-show")
-                .process_group(0),
-        )
-    };
-    let (zero, one, other) = (rank("0"), rank("1"), Running::sleep());
-    let machine = Machine::new(&one_gpu(&[zero.pid(), one.pid(), other.pid()]));
-    let output = machine.run(&["ps", "--json"]);
-    assert!(!output.stdout.contains("do-not-show"));
-    let snapshot = output.json();
-    let find = |pid: u32| {
-        let all = snapshot["processes"].as_array().unwrap();
-        all.iter().find(|process| process["pid"] == pid).unwrap()
-    };
-    let environment = &find(one.pid())["environment"];
-    assert_eq!(environment["RANK"], "1", "{environment}");
-    assert_eq!(environment["MASTER_PORT"], "29400");
-    let parent = &find(one.pid())["parent"];
-    assert_eq!(parent["pid"], std::process::id(), "{parent}");
-    assert!(parent["start_ticks"].is_u64() && parent["command"].is_array());
-
-    let typed: Model = serde_json::from_str(&output.stdout).unwrap();
-    let families = families(&typed);
-    let family = member(&families, zero.pid()).unwrap();
-    let mut ranks = [zero.pid(), one.pid()];
-    ranks.sort_unstable();
-    assert_eq!(family.members, ranks);
-    assert!(family.ties.contains(&Tie::Run), "{family:?}");
-    assert_eq!(family.launcher.as_ref().unwrap().pid, std::process::id());
-    assert_eq!(member(&families, other.pid()).unwrap().members, [other.pid()]);
-}
-
-/// A process group, which is killed on drop.
-struct Group(Running);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        procs::kill_group(self.0.pid());
-    }
-}
-
-#[test]
-fn forked_workers_stay_one_family_after_their_parent_died() {
-    let python = or_skip!(support::python_with(&["os"]));
-    let program = "import os, time\n\
-        for _ in range(2):\n    \
-            if os.fork() == 0: time.sleep(600)\n\
-        time.sleep(600)\n";
-    let mut command = Command::new(python);
-    command.args(["-c", program]).process_group(0);
-    command.stdin(Stdio::null());
-    let mut trainer = Group(Running::start(&mut command));
-    let pid = trainer.0.pid();
-    let mut workers = Vec::new();
-    wait_until("both workers are forked", || {
-        workers = children(pid);
-        workers.len() == 2
-    });
-    let mut all = workers.clone();
-    all.push(pid);
-    all.sort_unstable();
-    let machine = Machine::new(&one_gpu(&all));
-    let assert_family = |ties: &[Tie]| {
-        let output = machine.run(&["ps", "--json"]);
-        let snapshot: Model = serde_json::from_str(&output.stdout).unwrap();
-        let families = families(&snapshot);
-        let family = member(&families, workers[0]).unwrap();
-        assert_eq!(family.members, all, "{families:?}");
-        for tie in ties {
-            assert!(family.ties.contains(tie), "{family:?}");
-        }
-        let tree = family.tree(&snapshot);
-        assert_eq!((tree[0].pid, tree[0].depth), (pid, 0));
-        assert!(tree[1..].iter().all(|branch| branch.depth == 1), "{tree:?}");
-        family.id.clone()
-    };
-    let before = assert_family(&[Tie::ProcessGroup, Tie::Parent]);
-    trainer.0.0.kill().unwrap();
-    trainer.0.0.wait().unwrap();
-    // In another pid namespace, gpumem cannot know that a pid without a process was the trainer.
-    let snapshot = machine.snapshot(0);
-    if snapshot.0["host"]["pid_namespace"] == "host" {
-        assert_eq!(assert_family(&[Tie::ProcessGroup]), before);
-    }
 }

@@ -1,10 +1,9 @@
 //! Platforms on which NVML reports less data, or data about parts of a GPU: MIG, unified memory, Jetson, WSL and MPS.
 
-use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
+use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, Scene};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Snapshot};
-use crate::support;
 
 /// Returns a GPU with two MIG devices, and with one process on the first, one on the second, and one on both.
 fn mig_gpu(first: u32, second: u32, both: u32) -> Gpu {
@@ -90,19 +89,6 @@ fn a_cgroups_limit_is_not_the_gpus_memory() {
         .map(|finding| finding["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["unattributed"]);
-}
-
-#[test]
-fn a_limit_with_a_failed_memory_query_is_an_error() {
-    let mut scene =
-        Scene::new().gpu(Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB).limited(8 * GIB, GIB));
-    scene.faults.push(Fault::error("nvmlDeviceGetMemoryInfo", 999));
-    let snapshot = Machine::new(&scene).snapshot(0);
-    let gpu = snapshot.gpu(0);
-    assert!(gpu.get("memory").is_none_or(Value::is_null), "{gpu}");
-    assert!(gpu.get("memory_limit_bytes").is_none(), "{gpu}");
-    let errors = snapshot.0["errors"].to_string();
-    assert!(errors.contains("\"nvmlDeviceGetMemoryInfo\""), "{errors}");
 }
 
 #[test]
@@ -259,29 +245,4 @@ fn under_wsl_only_the_gpus_total_use_is_known() {
     let snapshot = machine.snapshot(0);
     assert!(snapshot.gpu(0)["process_memory_unavailable"].is_string());
     assert!(snapshot.row(0, child.pid()).get("used_bytes").is_none());
-}
-
-#[test]
-fn mps_clients_are_told_apart_from_their_server() {
-    let client = Running::sleep();
-    // gpumem recognises the MPS server by the name of its program.
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("nvidia-cuda-mps-server");
-    let sleep = support::find("sleep", "coreutils").unwrap();
-    support::copy_program(sleep, &program);
-    let server = Running::start(std::process::Command::new(&program).arg("600"));
-    let gpu = Gpu::default()
-        .process(Process::compute(client.pid(), 2 * GIB).kind(ProcessKind::Mps))
-        .process(Process::compute(server.pid(), GIB / 32));
-    let machine = Machine::new(&Scene::new().gpu(gpu));
-    assert_eq!(machine.snapshot(0).row(0, client.pid())["type"], "mps");
-    let text = machine.run(&["ps"]).stdout;
-    let line = |pid: u32| {
-        let pid = pid.to_string();
-        let mut lines = text.lines();
-        let found = lines.find(|line| line.split_whitespace().any(|word| word == pid));
-        found.unwrap_or_else(|| panic!("{pid}: {text}")).to_owned()
-    };
-    assert!(line(client.pid()).contains("[mps client] sleep"), "{text}");
-    assert!(line(server.pid()).contains("[mps server] "), "{text}");
 }

@@ -18,7 +18,7 @@ use rustix::termios::{
     tcsetwinsize,
 };
 
-use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use mock_nvml::scene::{Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
@@ -371,18 +371,6 @@ fn the_demo_is_drawn_and_q_restores_the_terminal() {
 }
 
 #[test]
-fn the_screen_follows_a_resize_down_to_one_cell() {
-    let mut terminal = demo(24, 80);
-    for (rows, columns) in [(50, 200), (1, 1), (10, 40), (30, 120)] {
-        terminal.resize(rows, columns);
-        if rows > 9 {
-            terminal.wait_for("GPU", |text| text.contains("GPU") || text.contains("gpu"));
-        }
-    }
-    terminal.quit();
-}
-
-#[test]
 fn signals_end_the_screen_and_restore_the_terminal() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut terminal = demo(24, 80);
@@ -543,29 +531,6 @@ fn a_storm_of_keys_is_processed_to_the_last() {
 }
 
 #[test]
-fn the_screen_stays_responsive_while_a_gpu_hangs() {
-    let child = Running::sleep();
-    let scene = Scene::new()
-        .gpu(Gpu::new("NVIDIA L40S"))
-        .gpu(Gpu::default().process(Process::compute(child.pid(), 2 * GIB)));
-    let machine = Machine::new(&scene);
-    let watch = machine.command(&["watch", "--interval", "200ms"]);
-    let mut terminal = Terminal::start(&[], &watch, 24, 100);
-    terminal.wait_for("process", |text| text.contains("sleep 600") && text.contains("2.0 GiB"));
-    machine.play(&scene.clone().fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0)));
-    terminal.wait_for("mark at the hung GPU", |text| text.contains("stale"));
-    let mut grown = scene.fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
-    grown.gpus[1].processes[0] = Process::compute(child.pid(), 7 * GIB);
-    machine.play(&grown);
-    terminal.wait_for("new value of the healthy GPU", |text| text.contains("7.0 GiB"));
-    terminal.press("?");
-    terminal.wait_for("help", |text| text.contains("closes this help"));
-    terminal.press("\u{3}");
-    assert_eq!(terminal.wait_for_exit().code(), Some(0));
-    terminal.assert_restored();
-}
-
-#[test]
 fn metrics_on_a_terminal_have_no_escape_sequences() {
     let line = concat!(
         r#"{"schema":"gpumem.snapshot/1","time":"2025-12-04T08:15:38Z","gpus":[{"index":0,"name":"\u001b[2JGPU","#,
@@ -579,36 +544,6 @@ fn metrics_on_a_terminal_have_no_escape_sequences() {
     assert_eq!(terminal.wait_for_exit().code(), Some(0));
     let bytes = String::from_utf8(terminal.bytes()).unwrap();
     assert!(bytes.contains(r"\e[2JGPU") && !bytes.contains('\u{1b}'), "{bytes}");
-}
-
-#[test]
-fn the_demo_pauses_steps_and_seeks() {
-    let mut terminal = demo(24, 100);
-    let clock = |text: &str| {
-        let line = text.lines().next().unwrap_or_default();
-        let end = line.find(" UTC")?;
-        line.get(end - 8..end).map(str::to_owned)
-    };
-    // Wait until the history is loaded, and pause.
-    terminal.wait_for("finding", |text| text.contains("no GPU use in"));
-    terminal.press("p");
-    let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
-    let still = clock(&still).unwrap();
-    terminal.press("[");
-    let back = terminal.wait_for("step back", |text| clock(text) != Some(still.clone()));
-    assert!(clock(&back).unwrap() < still, "{back}");
-    terminal.press("]");
-    terminal.wait_for("step on", |text| clock(text) == Some(still.clone()));
-    // Jump to the previous finding, and play from there to the end.
-    terminal.press("N");
-    terminal.wait_for("finding", |text| {
-        clock(text).is_some_and(|time| time < still) && text.contains("PAUSED")
-    });
-    terminal.press("p+++++++");
-    terminal.wait_for("end", |text| text.contains(", the end"));
-    terminal.press("[");
-    terminal.wait_for("step back from the end", |text| text.contains("PAUSED"));
-    terminal.quit();
 }
 
 #[test]
@@ -631,29 +566,5 @@ fn a_live_screen_pauses_and_returns_to_now() {
     terminal.wait_for("new value", |text| text.contains("7.0 GiB"));
     terminal.press("-");
     terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
-    terminal.quit();
-}
-
-#[test]
-fn the_first_sample_uses_the_stored_history() {
-    let child = Running::sleep();
-    let gpu = Gpu::default().process(Process::compute(child.pid(), 20 * GIB));
-    let machine = Machine::new(&Scene::new().gpu(gpu));
-    machine.configure("[rules.idle]\nduration = \"2500ms\"\n");
-    let folder = machine.path("store");
-    let folder = folder.to_str().unwrap();
-    machine
-        .run_line(&format!("record --store --store-dir {folder} --interval 100ms --duration 4s"))
-        .exits(0);
-    // The interval is long, so that only the stored history can cause the finding.
-    let watch = ["watch", "--interval", "1h", "--store-dir", folder];
-    let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);
-    terminal.wait_for("idle process", |text| text.contains("without using it"));
-    terminal.quit();
-
-    let command = machine.command(&[&watch[..], &["--no-store"]].concat());
-    let mut terminal = Terminal::start(&[], &command, 40, 160);
-    let text = terminal.wait_for("process", |text| text.contains("sleep 600"));
-    assert!(!text.contains("without using it"), "{text}");
     terminal.quit();
 }

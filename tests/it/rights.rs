@@ -96,21 +96,6 @@ fn root_does_not_trust_a_home_kept_by_sudo() {
 }
 
 #[test]
-fn a_plain_user_may_use_any_file() {
-    let folder = folder();
-    let file = write(&folder.path().join("a.toml"), "", 0o664);
-    let mut command = support::command(&["config", "check", file.to_str().unwrap()]);
-    if rustix::process::geteuid().is_root() {
-        let program = folder.path().join("gpumem");
-        support::copy_program(support::gpumem(), &program);
-        command = Command::new(program);
-        clean_environment(&mut command);
-        command.args(["config", "check"]).arg(&file).uid(NOBODY).gid(NOBODY);
-    }
-    assert_eq!(finish(&mut command).code, 0);
-}
-
-#[test]
 fn root_rejects_hooks_and_state_that_others_may_change() {
     or_skip!(support::root("root"));
     let folder = folder();
@@ -267,22 +252,6 @@ fn a_privileged_program_shows_no_other_users_environment() {
     assert!(!shown.contains("of-root"), "{shown}");
     let reason = "it is another user's, and gpumem has capabilities that you lack";
     assert!(shown.contains(reason), "{shown}");
-}
-
-#[test]
-fn json_output_escapes_control_and_bidi_characters() {
-    let folder = folder();
-    let recording = folder.path().join("a.jsonl");
-    let demo = support::run(&["ps", "--json", "--demo"]);
-    let mut snapshot = demo.json();
-    let hostile = "\u{202e}gnp\u{2066}\u{85}\u{9b}31m\u{200d}\u{2028}\u{2029}\u{feff}";
-    snapshot["host"]["hostname"] = hostile.into();
-    write(&recording, &(snapshot.to_string() + "\n"), 0o644);
-    let output = support::run(&["ps", "--json", "--replay", recording.to_str().unwrap()]);
-    assert_eq!(output.json()["host"]["hostname"], hostile);
-    let is_plain = |c: char| c == '\n' || !gpumem::api::model::is_hostile(c);
-    assert!(output.stdout.chars().all(is_plain), "{:?}", output.stdout);
-    assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
 }
 
 /// Switches to another user in a user namespace that belongs to user 1000, as in rootless podman.

@@ -15,10 +15,6 @@ use crate::support::{self, free_port as port, wait_until};
 /// Rules with short durations.
 const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
 
-/// A rule that counts more than 1 % of a core as activity. The threshold is low, because a busy machine gives a
-/// working process little CPU time.
-const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
-
 /// A directory with scripts, and the Python interpreter for them.
 struct ServerScripts {
     folder: tempfile::TempDir,
@@ -357,38 +353,6 @@ time.sleep(600)
     client
 }
 
-fn shell(script: &str) -> Program {
-    let mut command = Command::new("sh");
-    Program {
-        running: Running::start(command.args(["-c", script]).process_group(0)),
-        port: 0,
-        ready: PathBuf::new(),
-    }
-}
-
-const BURNS: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
-
-#[test]
-fn work_of_living_and_ended_children_counts() {
-    let burning = shell("sh -c 'while :; do :; done' & wait");
-    let grandchild = shell("sh -c 'sh -c \"while :; do :; done\" & wait' & wait");
-    let brief = shell(&format!("while :; do sh -c '{BURNS}'; done"));
-    let waiting = shell("sleep 600 & wait");
-    burning.descendant("while");
-    waiting.descendant("sleep");
-    wait_until("a grandchild", || descendants(grandchild.pid()).len() == 2);
-    let working = [burning.pid(), grandchild.pid(), brief.pid()];
-    let pids = [&working[..], &[waiting.pid()]].concat();
-    let machine = Machine::new(&one_gpu(&pids));
-    let snapshot = machine.snapshot(0);
-    assert_eq!(snapshot.process(grandchild.pid())["descendants"]["count"], 2);
-    let checked = check(&machine, STRICT, "8s");
-    for pid in working {
-        assert_eq!(kinds(&checked, pid), [""; 0], "{} {checked}", command_line(pid));
-    }
-    assert_eq!(kinds(&checked, waiting.pid()), ["idle"], "{checked}");
-}
-
 /// Asserts that a pool's worker has an idle finding with advice about the pool and with `notify` as its only action.
 #[track_caller]
 fn assert_advised(checked: &Value, pid: u32, words: &str) {
@@ -401,7 +365,8 @@ fn assert_advised(checked: &Value, pid: u32, words: &str) {
 
 #[test]
 fn pool_workers_are_left_to_their_pool() {
-    let scripts = or_skip!(ServerScripts::new(&["celery", "distributed"]));
+    let scripts = or_skip!(ServerScripts::new(&["celery", "distributed", "ray"]));
+    let ray = scripts.start(&["actor.py"], port());
     let celery = ["-m", "celery", "-A", "tasks", "worker", "--concurrency", "1"];
     let celery = scripts.start(&celery, port());
     let scheduler_port = port();
@@ -413,32 +378,22 @@ fn pool_workers_are_left_to_their_pool() {
     let dask = [dask.to_str().unwrap(), "worker", &address, "--no-dashboard", "--nworkers", "1"];
     let dask = scripts.start(&dask, port());
     let (task, worker) = (celery.descendant("celery"), dask.descendant("spawn_main"));
-    let machine = Machine::new(&one_gpu(&[celery.pid(), task, worker]));
+    let ray = ray.wait_for_ready();
+    let rays = [ray.descendant("ray::Holder"), ray.descendant("ray::IDLE")];
+    let all = [celery.pid(), task, worker, rays[0], rays[1]];
+    let machine = Machine::new(&one_gpu(&all));
     // Start-up counts as activity, so repeat the check until the workers are idle.
     let mut checked = Value::Null;
     wait_until("the workers are idle", || {
         checked = check(&machine, QUICK, "5s");
-        [celery.pid(), task, worker].iter().all(|pid| !kinds(&checked, *pid).is_empty())
+        all.iter().all(|pid| !kinds(&checked, *pid).is_empty())
     });
     assert_advised(&checked, celery.pid(), "control shutdown");
     assert_advised(&checked, task, &format!("(pid {})", celery.pid()));
     assert_advised(&checked, worker, "client.restart()");
     assert!(lives(scheduler.pid()));
-}
-
-#[test]
-fn ray_actors_are_left_to_ray() {
-    let scripts = or_skip!(ServerScripts::new(&["ray"]));
-    let driver = scripts.start(&["actor.py"], port()).wait_for_ready();
-    let workers = [driver.descendant("ray::Holder"), driver.descendant("ray::IDLE")];
-    let machine = Machine::new(&one_gpu(&workers));
-    let mut checked = Value::Null;
-    wait_until("the workers are idle", || {
-        checked = check(&machine, QUICK, "5s");
-        workers.iter().all(|pid| !kinds(&checked, *pid).is_empty())
-    });
     // gpumem gives different advice for a worker with an actor and a worker without an actor.
-    for (worker, words) in workers.into_iter().zip(["ray.kill(ACTOR)", "ray.shutdown()"]) {
+    for (worker, words) in rays.into_iter().zip(["ray.kill(ACTOR)", "ray.shutdown()"]) {
         // The kind can vary, because the rules cannot distinguish the ports of Ray's processes from the dashboard's
         // port.
         let finding = finding(&checked, worker);
@@ -446,7 +401,6 @@ fn ray_actors_are_left_to_ray() {
         assert!(finding["advice"].to_string().contains(words), "{finding}");
     }
     // A person who names a worker gets the same advice, and gpumem sends no signal.
-    let pid = workers[0].to_string();
-    machine.act(&["kill", "--yes", &pid]).exits(1);
-    assert!(lives(workers[0]));
+    machine.act(&["kill", "--yes", &rays[0].to_string()]).exits(1);
+    assert!(lives(rays[0]));
 }

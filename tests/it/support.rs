@@ -4,6 +4,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -108,6 +109,25 @@ fn collect(output: std::process::Output) -> Output {
         stdout: String::from_utf8(output.stdout).expect("standard output is UTF-8"),
         stderr: String::from_utf8(output.stderr).expect("standard error is UTF-8"),
     }
+}
+
+/// Returns the path of a recording with every eighth snapshot of the demo. An unoptimized gpumem takes seconds to read
+/// the whole demo.
+pub fn short_demo() -> &'static str {
+    const PATH: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/short-demo.jsonl");
+    static WRITTEN: LazyLock<()> = LazyLock::new(|| {
+        let demo =
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst"));
+        let demo = String::from_utf8(zstd::decode_all(&demo[..]).unwrap()).unwrap();
+        let lines: Vec<&str> = demo.split_inclusive('\n').collect();
+        // Counting from the end includes the last snapshot.
+        let chosen: Vec<&str> = lines.into_iter().rev().step_by(8).collect();
+        let file = tempfile::NamedTempFile::new_in(NOWHERE).unwrap();
+        fs::write(&file, chosen.into_iter().rev().collect::<String>()).unwrap();
+        file.persist(PATH).unwrap();
+    });
+    LazyLock::force(&WRITTEN);
+    PATH
 }
 
 /// Prints why a test is skipped. Panics in CI, where no test may be skipped.

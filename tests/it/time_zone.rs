@@ -5,13 +5,8 @@ use std::path::Path;
 use crate::support::{self, Output};
 
 /// Runs a command in a time zone. The idle finding of the demo began on 20 November at 13:35:00 UTC, in winter.
-fn demo(arguments: &[&str], zone: Option<&str>) -> Output {
-    let mut command = support::command(arguments);
-    match zone {
-        Some(zone) => command.env("TZ", zone),
-        None => command.env_remove("TZ"),
-    };
-    support::finish(&mut command)
+fn demo(arguments: &[&str], zone: &str) -> Output {
+    support::finish(support::command(arguments).env("TZ", zone))
 }
 
 const CHECK: [&str; 4] = ["check", "--demo", "--kind", "idle"];
@@ -31,45 +26,36 @@ fn text_output_uses_the_zone_of_tz() {
         return;
     }
     for (zone, since) in [
-        ("Europe/Berlin", "since 2026-11-20 14:35:00 CET,"),
         (":Europe/Berlin", "since 2026-11-20 14:35:00 CET,"),
-        ("America/New_York", "since 2026-11-20 08:35:00 EST,"),
         ("Asia/Kathmandu", "since 2026-11-20 19:20:00 +0545,"),
-        ("America/Sao_Paulo", "since 2026-11-20 10:35:00 -03,"),
-        ("Pacific/Auckland", "since 2026-11-21 02:35:00 NZDT,"),
         ("XYZ-3ABC,M3.5.0,M10.5.0/3", "since 2026-11-20 16:35:00 XYZ,"),
-        ("UTC", "since 2026-11-20 13:35:00 UTC,"),
         ("", "since 2026-11-20 13:35:00 UTC,"),
     ] {
-        let output = demo(&CHECK, Some(zone));
+        let output = demo(&CHECK, zone);
         assert!(output.stdout.contains(since), "{zone}: {output:?}");
         assert_eq!(output.stderr, "", "{zone}");
         assert!(!output.stdout.contains("000Z"), "{output:?}");
     }
     let page = ["explain", "398120", "--demo"];
-    let page = demo(&page, Some("Europe/Berlin")).stdout;
+    let page = demo(&page, "Europe/Berlin").stdout;
     assert!(page.contains("since 2026-11-20 14:35:00 CET"), "{page}");
     let plan = ["reap", "--demo", "--dry-run"];
-    let plan = demo(&plan, Some("Europe/Berlin")).stdout;
+    let plan = demo(&plan, "Europe/Berlin").stdout;
     assert!(plan.contains("since 2026-11-20 14:35:00 CET"), "{plan}");
     let screen = ["watch", "--demo", "--once", "--size", "160x40"];
-    let screen = demo(&screen, Some("Europe/Berlin")).stdout;
+    let screen = demo(&screen, "Europe/Berlin").stdout;
     assert!(screen.contains(" CET") && !screen.contains("UTC"), "{screen}");
 }
 
 #[test]
 fn the_option_utc_and_json_give_utc() {
     let text = [&CHECK[..], &["--utc"]].concat();
-    let text = demo(&text, Some("Asia/Kathmandu")).stdout;
+    let text = demo(&text, "Asia/Kathmandu").stdout;
     assert!(text.contains("since 2026-11-20 13:35:00 UTC,"), "{text}");
-    for arguments in [
-        &["check", "--demo", "--json"][..],
-        &["explain", "398120", "--demo", "--json"],
-        &["reap", "--demo", "--dry-run", "--json"],
-        &["ps", "--demo", "--json"],
-    ] {
-        let kathmandu = demo(arguments, Some("Asia/Kathmandu"));
-        let utc = demo(arguments, Some("UTC"));
+    for arguments in [&["explain", "398120", "--demo", "--json"][..], &["reap", "--demo", "--json"]]
+    {
+        let kathmandu = demo(arguments, "Asia/Kathmandu");
+        let utc = demo(arguments, "UTC");
         assert_eq!(kathmandu.stdout, utc.stdout, "{arguments:?}");
     }
 }
@@ -84,5 +70,5 @@ fn the_readmes_example_is_the_output_of_check() {
     let readme = std::fs::read_to_string(readme).unwrap();
     let (_, after) = readme.split_once(&format!("$ gpumem {}\n", COMMAND.join(" "))).unwrap();
     let (example, _) = after.split_once("```").unwrap();
-    assert_eq!(demo(&COMMAND, Some("Europe/Berlin")).stdout, example);
+    assert_eq!(demo(&COMMAND, "Europe/Berlin").stdout, example);
 }

@@ -8,7 +8,7 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running};
-use crate::support::{command, finish, run};
+use crate::support::{command, finish, run, short_demo};
 
 /// Returns the output of a command without truncated lines.
 fn page(arguments: &[&str], recording: &str) -> String {
@@ -110,7 +110,7 @@ fn every_command_resolves_a_target_equally() {
     machine.run(&["kill", "-n", "gpu:2"]).exits(1);
     machine.run(&["kill", "-n", ""]).exits(2);
     for (name, pid) in [("fine-tune.ipynb", "(pid 398120)"), ("vllm", "(pid 207344)")] {
-        let page = run(&["explain", "--demo", name]).exits(0);
+        let page = run(&["explain", "--replay", short_demo(), name]).exits(0);
         assert!(page.stdout.lines().next().unwrap().ends_with(pid), "{page:?}");
     }
     for command in ["ps", "check", "reap"] {

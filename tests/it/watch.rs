@@ -12,8 +12,7 @@ use crate::pty::Terminal;
 use crate::reap::{OBEYS, Stage};
 use crate::support::{self, command, finish, run};
 
-const RECORDINGS: [&str; 4] = [
-    "src/source/demo.jsonl.zst",
+const RECORDINGS: [&str; 3] = [
     "tests/data/corpus/leak_linear-100.jsonl",
     "tests/data/corpus/orphan_dataloader_workers-101.jsonl",
     "tests/data/corpus/stopped_trainer-100.jsonl",
@@ -81,9 +80,9 @@ fn plan_words(screen: &str) -> Vec<&str> {
 #[test]
 fn a_plan_is_the_text_of_reap() {
     let mut ends = 0;
-    for recording in RECORDINGS {
+    for recording in RECORDINGS.into_iter().chain([support::short_demo()]) {
         let mut plans = vec![("X".to_owned(), vec![])];
-        for pid in pids_with_findings(recording) {
+        for pid in pids_with_findings(recording).into_iter().take(2) {
             let pid = pid.to_string();
             plans.push((format!("/pid:{pid}<Enter>jx"), vec!["--pid".to_owned(), pid]));
         }
@@ -154,7 +153,7 @@ fn an_unchanged_screen_writes_only_clocks() {
 #[test]
 fn the_linux_console_gets_only_ascii() {
     let once = |term| {
-        let mut command = command(&["watch", "--demo", "--once"]);
+        let mut command = command(&["watch", "--replay", support::short_demo(), "--once"]);
         finish(command.env("TERM", term)).exits(0).stdout
     };
     assert!(once("linux").is_ascii() && !once("xterm").is_ascii());

@@ -60,7 +60,7 @@ const OPTIONAL: [&str; 20] = [
 ];
 
 /// Number of snapshots per run. Together, they cover more time than the slowest rule needs.
-const SNAPSHOTS: usize = 8;
+const SNAPSHOTS: usize = 5;
 /// Values that can differ between runs without a fault, because gpumem reads them rarely or measures them over time.
 const TIME_DEPENDENT: [&str; 10] = [
     "sampled_seconds",

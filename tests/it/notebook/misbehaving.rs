@@ -113,9 +113,11 @@ fn a_bad_answer_is_reported_and_the_notebook_named() {
         ("garbage", "port_was=1", "not from Jupyter"),
         ("good", "pid=1", "not written by Jupyter"),
         ("good", "token=\"a\\nb\"", "refused"),
+        ("good", "password=true token=\"\"", "only a password"),
     ] {
         let home = JupyterHome::new();
-        let fake = or_skip!(home.fake_server(&[manner, change]));
+        let arguments: Vec<&str> = [manner].into_iter().chain(change.split(' ')).collect();
+        let fake = or_skip!(home.fake_server(&arguments));
         let facts = facts_of(fake.kernel);
         let error = facts["server_error"].as_str().unwrap_or_default();
         assert!(error.contains(expected), "{manner} {change}: {facts}");

@@ -4,7 +4,7 @@
 use gpumem::api::model::ProcessType;
 
 use super::doing::{resting, working};
-use super::people::{argv, daemon, trainer};
+use super::people::argv;
 use super::stage::{MIB, Stage};
 
 pub fn add_bystanders(stage: &mut Stage) {
@@ -31,25 +31,25 @@ pub fn add_bystanders(stage: &mut Stage) {
 
 /// Adds a service that has all device files open, but uses no GPU.
 fn add_service(stage: &mut Stage, words: &str, unit: &str) {
-    let mut process = daemon(&mut stage.random, words, unit);
+    let mut process = stage.daemon(words, unit);
     let devices = (0..stage.machine.uuids.len()).map(|gpu| format!(" /dev/nvidia{gpu}"));
     process.gpu_files = argv(&format!("/dev/nvidiactl{}", devices.collect::<String>()));
     let gpu = stage.gpu;
-    stage.add_on(process, &[gpu], ProcessType::Compute, |_, _| resting(0).cpu(0.0).unlisted());
+    stage.add_on(process, &[gpu], |_, _| resting(0).cpu(0.0).unlisted());
 }
 
 /// Adds Xorg, which holds little memory and draws occasionally.
 fn add_desktop(stage: &mut Stage) {
     let words = "/usr/lib/xorg/Xorg vt2 -displayfd 3 -auth /run/user/120/gdm/Xauthority";
-    let process = daemon(&mut stage.random, words, "gdm.service");
+    let process = stage.daemon(words, "gdm.service");
     let bytes = stage.random.whole(4, 300) * 2 * MIB;
-    stage.add_on(process, &[0], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.5));
+    stage.add_of_kind(ProcessType::Graphics, process, &[0], move |_, _| resting(bytes).cpu(1.5));
 }
 
 /// Adds another user's training on another GPU.
 fn add_colleague(stage: &mut Stage, gpu: usize) {
-    let process = trainer(&mut stage.random);
+    let process = stage.trainer();
     let bytes = stage.share(0.1, 0.7);
     let level = stage.random.range(70.0, 93.0);
-    stage.add_on(process, &[gpu], ProcessType::Compute, move |_, _| working(bytes).sm(level));
+    stage.add_on(process, &[gpu], move |_, _| working(bytes).sm(level));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use gpumem::api::model::{Snapshot, Time};
+use gpumem::api::model::{Kind, Snapshot, Suspect, Time};
 use gpumem::api::rules::{Engine, RuleSet};
 use serde_json::Value;
 
@@ -42,9 +42,23 @@ impl Found {
     }
 }
 
-/// Returns the findings that are unresolved after the last snapshot, and a description of each flicker. A finding
-/// flickers if it ends and returns within `seconds`, or if its id changes.
-pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
+/// Returns a message if a suspect uses a GPU or the CPU, unless it is stopped.
+fn suspected_work(suspect: &Suspect, snapshot: &Snapshot) -> Option<String> {
+    let pid = suspect.process.pid;
+    let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+    let uses_gpu = rows.any(|row| row.pid == pid && row.sm_percent.is_some_and(|sm| sm > 0));
+    let uses_cpu = snapshot.process(pid)?.cpu_percent.is_some_and(|percent| percent >= 20.0);
+    let works = (uses_gpu || uses_cpu) && suspect.kind != Kind::Stopped;
+    works.then(|| format!("{pid} works and is suspected: {}", suspect.message))
+}
+
+/// Returns the findings that are unresolved after the last snapshot, and a description of each flicker and of each
+/// suspect that works. A finding flickers if it ends and returns within a minute, or if its id changes. Calls `observe`
+/// after each snapshot.
+pub fn play(
+    snapshots: &[Snapshot],
+    mut observe: impl FnMut(&Engine, Time),
+) -> (Vec<Found>, Vec<String>) {
     let mut engine = Engine::new(RuleSet::default());
     // Maps the rule and the subject to the finding's id and the time at which the finding was last active.
     let mut active: BTreeMap<String, (String, Time)> = BTreeMap::new();
@@ -52,6 +66,9 @@ pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     let mut before: Option<Time> = None;
     for snapshot in snapshots {
         engine.observe(snapshot);
+        observe(&engine, snapshot.time);
+        let suspects = engine.suspects().iter();
+        flickers.extend(suspects.filter_map(|suspect| suspected_work(suspect, snapshot)));
         if engine.history().last_time() != Some(snapshot.time) {
             // The engine ignored the snapshot, because it is out of order.
             continue;
@@ -71,7 +88,7 @@ pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
             if let Some((active_id, at)) = active.insert(key.clone(), (id.clone(), snapshot.time)) {
                 let away = snapshot.time.seconds_since(at);
                 let ended = before.is_some_and(|before| at < before);
-                if ended && away <= seconds {
+                if ended && away <= 60.0 {
                     flickers.push(format!("{key} was away for {away} s at {}", snapshot.time));
                 }
                 if !ended && active_id != id {

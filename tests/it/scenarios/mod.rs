@@ -17,7 +17,7 @@ pub mod random;
 pub mod scenario;
 mod stage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::{env, fs};
 
 use scenario::Scenario;
@@ -62,34 +62,25 @@ fn play() -> impl Iterator<Item = Scenario> {
 
 const REPEAT: &str = "repeat one with: GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME cargo test --test it scenarios";
 
-/// A finding flickers if it ends and returns within a minute.
+/// The findings at the end match the labels, and the findings of [`prefixes`] match them at every time.
 #[test]
 fn findings_match_the_labels_and_do_not_flicker() {
-    let mut failures = Vec::new();
-    let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let (mut all, mut wrong, mut failures) = (0, 0, String::new());
+    let mut over_time = prefixes::Score::default();
     for scenario in play() {
-        let (found, flickers) = judge::play(&scenario.snapshots, 60.0);
+        let name = format!("{} seed {}", scenario.family, scenario.seed);
+        let (found, flickers) =
+            over_time.play(scenario.family, &name, &scenario.snapshots, &scenario.labels);
         let mut complaints = judge::complaints(&scenario.labels, &found);
         complaints.extend(flickers);
-        let score = scores.entry(scenario.family).or_default();
-        score.0 += usize::from(complaints.is_empty());
-        score.1 += 1;
+        all += 1;
         if !complaints.is_empty() {
-            failures.push(judge::report(&scenario, &found, &complaints));
+            wrong += 1;
+            failures += &judge::report(&scenario, &found, &complaints);
         }
     }
-    let right: usize = scores.values().map(|(right, _)| right).sum();
-    let all: usize = scores.values().map(|(_, all)| all).sum();
-    let table: String = scores
-        .iter()
-        .filter(|(_, (right, all))| right < all)
-        .map(|(family, (right, all))| format!("  {right} of {all} right: {family}\n"))
-        .collect();
-    assert!(
-        failures.is_empty(),
-        "{right} of {all} scenarios are right\n{table}\n{}\n{REPEAT}",
-        failures.join("\n")
-    );
+    failures += &over_time.complaints();
+    assert!(failures.is_empty(), "{wrong} of {all} scenarios are wrong\n{failures}\n{REPEAT}");
 }
 
 /// Families for which the test runs gpumem: one for each scored kind of finding, and several without findings.
@@ -124,7 +115,7 @@ fn the_binary_reports_the_engines_findings() {
         let output = run(&["check", "--replay", file.to_str().unwrap(), "--json"]);
         let found = judge::from_json(&output.json()["findings"]);
         let mut complaints = judge::complaints(&scenario.labels, &found);
-        let in_process = judge::play(&scenario.snapshots, 60.0).0;
+        let in_process = judge::play(&scenario.snapshots, |_, _| ()).0;
         if BTreeSet::from_iter(&found) != BTreeSet::from_iter(&in_process) {
             complaints.push(format!("the engine finds {in_process:?}"));
         }

@@ -126,6 +126,11 @@ impl Stage {
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
+    /// Picks a number of bytes between two sizes in MiB.
+    pub fn mib(&mut self, low: u64, high: u64) -> u64 {
+        self.random.whole(low / 2, high / 2) * 2 * MIB
+    }
+
     /// Picks a number of bytes between two fractions of the GPU's memory.
     pub fn share(&mut self, low: f64, high: f64) -> u64 {
         let total = self.machine.model.total_bytes as f64 / GIB as f64;
@@ -136,38 +141,6 @@ impl Stage {
     pub fn gpus(&mut self, gpus: usize) {
         self.machine.resize(gpus, &mut self.random);
         self.gpu = self.gpu.min(gpus - 1);
-    }
-
-    pub fn trainer(&mut self) -> Process {
-        people::trainer(&mut self.random)
-    }
-
-    pub fn notebook(&mut self) -> Process {
-        people::notebook(&mut self.random)
-    }
-
-    pub fn user_process(&mut self, words: &str) -> Process {
-        people::user_process(&mut self.random, words)
-    }
-
-    pub fn server(&mut self, words: &str, framework: Option<&str>) -> Process {
-        people::server(&mut self.random, words, framework)
-    }
-
-    pub fn daemon(&mut self, words: &str, unit: &str) -> Process {
-        people::daemon(&mut self.random, words, unit)
-    }
-
-    pub fn child(&mut self, parent: &Process) -> Process {
-        people::child(&mut self.random, parent)
-    }
-
-    pub fn in_container(&mut self, process: Process) -> Process {
-        people::in_container(&mut self.random, process)
-    }
-
-    pub fn in_slurm_job(&mut self, process: Process) -> Process {
-        people::in_slurm_job(&mut self.random, process)
     }
 
     /// Unless the process has a start time, gives it a random age of at most `hours` at the start of the recording.
@@ -194,15 +167,25 @@ impl Stage {
         process: Process,
         script: impl FnMut(f64, &mut Random) -> Activity + 'static,
     ) -> u32 {
-        self.add_on(process, &[self.gpu], ProcessType::Compute, script)
+        self.add_on(process, &[self.gpu], script)
     }
 
     /// Adds a process on several GPUs. Returns the pid.
     pub fn add_on(
         &mut self,
+        process: Process,
+        gpus: &[usize],
+        script: impl FnMut(f64, &mut Random) -> Activity + 'static,
+    ) -> u32 {
+        self.add_of_kind(ProcessType::Compute, process, gpus, script)
+    }
+
+    /// Adds a process that NVML lists as a process of this kind. Returns the pid.
+    pub fn add_of_kind(
+        &mut self,
+        kind: ProcessType,
         mut process: Process,
         gpus: &[usize],
-        kind: ProcessType,
         script: impl FnMut(f64, &mut Random) -> Activity + 'static,
     ) -> u32 {
         self.age(&mut process, 60.0);

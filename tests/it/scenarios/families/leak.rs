@@ -1,11 +1,6 @@
 //! Memory that grows without limit.
 
-use gpumem::api::model::ProcessType;
-
-use super::super::doing::{Activity, working};
-use super::super::random::Random;
-use super::super::stage::{GIB, MIB, Stage};
-use super::{Family, family};
+use super::*;
 
 /// Adds a trainer that leaks. Its memory follows a curve, rounded to the driver's allocation size.
 fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
@@ -15,6 +10,13 @@ fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static
     s.expect_finding("leak", pid, &[]);
     s.labels.onset = Some(0.0);
     pid
+}
+
+/// Adds a trainer that leaks the same amount every minute.
+fn grows_evenly(s: &mut Stage) {
+    s.minutes(40.0, 80.0);
+    let ((base, growth), end) = (random_sizes(s), s.end());
+    grows(s, move |t, _| base + growth * t / end);
 }
 
 /// Returns work with `bytes` of memory, rounded to the driver's allocation size.
@@ -31,10 +33,7 @@ fn random_sizes(s: &mut Stage) -> (f64, f64) {
 
 pub const FAMILIES: &[Family] = &[
     family("leak_linear", "Memory grows by the same amount every minute.", |s| {
-        s.minutes(40.0, 80.0);
-        let (base, growth) = random_sizes(s);
-        let end = s.end();
-        grows(s, move |t, _| base + growth * t / end);
+        grows_evenly(s);
     }),
     family("leak_by_epochs", "Each epoch leaves a little memory allocated.", |s| {
         s.minutes(50.0, 85.0);
@@ -43,21 +42,16 @@ pub const FAMILIES: &[Family] = &[
         let epochs = s.end() / epoch;
         grows(s, move |t, _| base + growth * (t / epoch).floor() / epochs);
     }),
-    family(
-        "leak_in_a_sawtooth",
-        "The cache is emptied every few minutes, each time to a higher floor.",
-        |s| {
-            s.minutes(50.0, 80.0);
-            let (base, growth) = random_sizes(s);
-            let (end, period) = (s.end(), s.random.range(150.0, 320.0));
-            let tooth = growth * s.random.range(0.15, 0.3);
-            grows(s, move |t, _| base + growth * t / end + tooth * (t % period) / period);
-        },
-    ),
-    family("leak_under_noise", "Shapes vary from step to step, with an upward drift.", |s| {
+    family("leak_in_a_sawtooth", "A cache is emptied, each time to a higher floor.", |s| {
         s.minutes(50.0, 80.0);
         let (base, growth) = random_sizes(s);
-        let end = s.end();
+        let (end, period) = (s.end(), s.random.range(150.0, 320.0));
+        let tooth = growth * s.random.range(0.15, 0.3);
+        grows(s, move |t, _| base + growth * t / end + tooth * (t % period) / period);
+    }),
+    family("leak_under_noise", "Shapes vary from step to step, with an upward drift.", |s| {
+        s.minutes(50.0, 80.0);
+        let ((base, growth), end) = (random_sizes(s), s.end());
         let spread = growth * 0.04;
         grows(s, move |t, random| base + growth * t / end + random.noise(spread));
     }),
@@ -69,8 +63,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("leak_accelerating", "The more memory it holds, the faster it grows.", |s| {
         s.minutes(45.0, 80.0);
-        let (base, growth) = random_sizes(s);
-        let end = s.end();
+        let ((base, growth), end) = (random_sizes(s), s.end());
         grows(s, move |t, _| base + growth * (0.4 * t / end + 0.6 * (t / end) * (t / end)));
     }),
     family("leak_late", "Flat for a long time, then it grows.", |s| {
@@ -91,10 +84,7 @@ pub const FAMILIES: &[Family] = &[
         });
     }),
     family("leak_on_one_of_two", "Two processes share the GPU, and one of them leaks.", |s| {
-        s.minutes(40.0, 80.0);
-        let (base, growth) = random_sizes(s);
-        let end = s.end();
-        grows(s, move |t, _| base + growth * t / end);
+        grows_evenly(s);
         let (other, held) = (s.trainer(), s.share(0.05, 0.12));
         s.add(other, move |_, random| working(held + random.whole(0, 20) * 2 * MIB).sm(50.0));
     }),
@@ -111,55 +101,33 @@ pub const FAMILIES: &[Family] = &[
         s.gpus(2);
         let (base, growth) = random_sizes(s);
         let (process, end) = (s.trainer(), s.end());
-        let pid = s.add_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
-            works_with(base + growth * t / end, 88.0)
-        });
+        let pid = s.add_on(process, &[0, 1], move |t, _| works_with(base + growth * t / end, 88.0));
         s.expect_finding("leak", pid, &[]);
     }),
-    family(
-        "leak_in_segments",
-        "A caching allocator takes a segment of 20 MiB whenever the last one is full.",
-        |s| {
-            s.minutes(60.0, 90.0);
-            let (base, _) = random_sizes(s);
-            let segment = 20.0 * MIB as f64;
-            let per_minute = s.random.range(12.0, 40.0) * MIB as f64;
-            grows(s, move |t, _| base + (per_minute * t / 60.0 / segment).floor() * segment);
-        },
-    ),
-    family(
-        "leak_under_peaks",
-        "Evaluation takes GiB for a minute; the floor in between rises.",
-        |s| {
-            s.minutes(50.0, 85.0);
-            let (base, growth) = random_sizes(s);
-            let (end, every) = (s.end(), s.random.range(300.0, 600.0));
-            let peak = s.random.range(1.0, 3.0) * GIB as f64;
-            grows(s, move |t, _| {
-                let evaluates = t % every > every - 70.0;
-                base + growth * t / end + if evaluates { peak } else { 0.0 }
-            });
-        },
-    ),
-    family(
-        "leak_after_warming_up",
-        "The allocator warms up for minutes and levels off; the leak continues.",
-        |s| {
-            s.minutes(60.0, 90.0);
-            let (base, growth) = random_sizes(s);
-            let end = s.end();
-            grows(s, move |t, _| base * (1.0 - 0.7 * (-t / 150.0).exp()) + growth * t / end);
-        },
-    ),
-    family(
-        "leak_without_utilization",
-        "The driver has no per-process utilization; the memory curve is enough.",
-        |s| {
-            s.minutes(40.0, 80.0);
-            s.machine.has_process_use = false;
-            let (base, growth) = random_sizes(s);
-            let end = s.end();
-            grows(s, move |t, _| base + growth * t / end);
-        },
-    ),
+    family("leak_in_segments", "A caching allocator takes segments of 20 MiB.", |s| {
+        s.minutes(60.0, 90.0);
+        let (base, _) = random_sizes(s);
+        let segment = 20.0 * MIB as f64;
+        let per_minute = s.random.range(12.0, 40.0) * MIB as f64;
+        grows(s, move |t, _| base + (per_minute * t / 60.0 / segment).floor() * segment);
+    }),
+    family("leak_under_peaks", "Evaluation takes GiB; the floor in between rises.", |s| {
+        s.minutes(50.0, 85.0);
+        let (base, growth) = random_sizes(s);
+        let (end, every) = (s.end(), s.random.range(300.0, 600.0));
+        let peak = s.random.range(1.0, 3.0) * GIB as f64;
+        grows(s, move |t, _| {
+            let evaluates = t % every > every - 70.0;
+            base + growth * t / end + if evaluates { peak } else { 0.0 }
+        });
+    }),
+    family("leak_after_warming_up", "The allocator warms up; the leak continues.", |s| {
+        s.minutes(60.0, 90.0);
+        let ((base, growth), end) = (random_sizes(s), s.end());
+        grows(s, move |t, _| base * (1.0 - 0.7 * (-t / 150.0).exp()) + growth * t / end);
+    }),
+    family("leak_without_utilization", "The memory curve alone is enough.", |s| {
+        s.machine.has_process_use = false;
+        grows_evenly(s);
+    }),
 ];

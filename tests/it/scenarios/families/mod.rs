@@ -15,10 +15,19 @@ mod quiet_work;
 mod reserved;
 mod unattributed;
 
-use super::doing::working;
+use std::f64::consts::TAU;
+use std::sync::Arc;
+
+use gpumem::api::model::{
+    Container, Descendants, Gpu, GpuProcess, MigDevice, Parent, PidNamespace, Process, ProcessType,
+    Relation, Relative, Reservation, Slurm, Snapshot,
+};
+
+use super::doing::{Activity, during, gone, phases, resting, spinning, until, working};
+use super::people::argv;
 use super::random::Random;
 use super::scenario::{Scenario, Subject};
-use super::stage::{MIB, Stage};
+use super::stage::{GIB, MIB, Stage};
 
 /// Scenarios that differ only in their random numbers.
 #[derive(Clone, Copy)]
@@ -47,6 +56,12 @@ fn add_varying(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + '
     s.add(process, move |t, random| {
         working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
     })
+}
+
+/// Returns a process that `nohup` kept after its shell was closed: its group's leader and its terminal are gone.
+fn without_shell(s: &mut Stage, process: Process) -> Process {
+    let group = Some(s.random.whole(3_000, 400_000) as u32);
+    Process { process_group: group, session: group, terminal: None, ..process }
 }
 
 /// Picks a number of bytes between two shares of the GPU's memory.

@@ -1,7 +1,6 @@
 //! Programs that occupy a GPU without useful work, and a useful program that resembles them.
 
-use super::super::doing::{resting, working};
-use super::{Family, family};
+use super::*;
 
 pub const FAMILIES: &[Family] = &[
     family("placeholder_keep_gpu", "keep-gpu holds a GPU and keeps it warm once a minute.", |s| {
@@ -27,13 +26,9 @@ pub const FAMILIES: &[Family] = &[
         let pid = s.add(process, move |_, _| working(bytes).sm(100.0));
         s.expect_finding("placeholder", pid, &[]);
     }),
-    family(
-        "placeholder_only_by_its_arguments",
-        "nVertake runs a real training, and fills the rest of the memory.",
-        |s| {
-            let words = "python /opt/conda/bin/nvertake --filled 0.9 run train.py --model keep-gpu";
-            let (process, bytes) = (s.user_process(words), s.share(0.85, 0.9));
-            s.add(process, move |_, _| working(bytes).sm(70.0));
-        },
-    ),
+    family("placeholder_only_by_its_arguments", "nVertake runs a real training.", |s| {
+        let words = "python /opt/conda/bin/nvertake --filled 0.9 run train.py --model keep-gpu";
+        let (process, bytes) = (s.user_process(words), s.share(0.85, 0.9));
+        s.add(process, move |_, _| working(bytes).sm(70.0));
+    }),
 ];

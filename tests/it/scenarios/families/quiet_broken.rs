@@ -1,10 +1,6 @@
 //! Incomplete data and partially broken machines. Unknown data must cause no finding.
 
-use gpumem::api::model::Snapshot;
-
-use super::super::doing::{resting, until, working};
-use super::super::stage::{GIB, MIB, Stage};
-use super::{Family, family};
+use super::*;
 
 /// Adds a process that would be idle if the data were complete.
 fn add_idle_process(s: &mut Stage) -> u32 {
@@ -33,16 +29,12 @@ pub const FAMILIES: &[Family] = &[
             gpu.memory_percent = None;
         });
     }),
-    family(
-        "device_busy_by_nobody_knows_whom",
-        "There is no per-process utilization, and the GPU is in use.",
-        |s| {
-            s.machine.has_process_use = false;
-            add_idle_process(s);
-            let (other, bytes) = (s.trainer(), s.gib(2.0, 4.0));
-            s.add(other, move |_, _| working(bytes));
-        },
-    ),
+    family("device_busy_by_an_unknown_process", "It may be either process.", |s| {
+        s.machine.has_process_use = false;
+        add_idle_process(s);
+        let (other, bytes) = (s.trainer(), s.gib(2.0, 4.0));
+        s.add(other, move |_, _| working(bytes));
+    }),
     family("mig", "Under MIG there is no utilization, and the sums do not add up.", |s| {
         s.machine.has_process_use = false;
         add_idle_process(s);
@@ -57,7 +49,7 @@ pub const FAMILIES: &[Family] = &[
                 row.gpu_instance_id = Some(1);
                 row.compute_instance_id = Some(0);
             }
-            gpu.mig_devices = vec![gpumem::api::model::MigDevice {
+            gpu.mig_devices = vec![MigDevice {
                 gpu_instance_id: Some(1),
                 compute_instance_id: Some(0),
                 uuid: Some("MIG-5f2c1e3a-0000-5000-8000-000000000001".into()),
@@ -75,37 +67,26 @@ pub const FAMILIES: &[Family] = &[
             }
         });
     }),
-    family(
-        "old_memory_info",
-        "Memory info v1 includes reserved memory in used memory; nothing is wrong.",
-        |s| {
-            add_working_process(s);
-            s.edit_each(|_, snapshot| {
-                for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
-                    memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
-                }
-            });
-        },
-    ),
+    family("old_memory_info", "Memory info v1: used memory includes reserved memory.", |s| {
+        add_working_process(s);
+        s.edit_each(|_, snapshot| {
+            for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
+                memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
+            }
+        });
+    }),
     family("a_little_unattributed", "Some hundred MiB unattributed, as is common.", |s| {
         add_working_process(s);
-        let (gpu, bytes) = (s.gpu, s.random.whole(60, 410) * 2 * MIB);
+        let (gpu, bytes) = (s.gpu, s.mib(120, 820));
         s.add_unattributed(gpu, move |_| bytes);
     }),
-    family(
-        "unattributed_for_a_moment",
-        "GiB unattributed for half a minute, while a process exits.",
-        |s| {
-            s.minutes(12.0, 20.0);
-            s.every(5.0);
-            add_working_process(s);
-            let (gpu, at) = (s.gpu, s.before_end(60.0, 400.0));
-            s.add_unattributed(
-                gpu,
-                move |t| if (at..at + 35.0).contains(&t) { 3 * GIB } else { 0 },
-            );
-        },
-    ),
+    family("unattributed_for_a_moment", "GiB unattributed while a process exits.", |s| {
+        s.minutes(12.0, 20.0);
+        s.every(5.0);
+        add_working_process(s);
+        let (gpu, at) = (s.gpu, s.before_end(60.0, 400.0));
+        s.add_unattributed(gpu, move |t| if (at..at + 35.0).contains(&t) { 3 * GIB } else { 0 });
+    }),
     family("unattributed_just_now", "GiB unattributed for half a minute so far.", |s| {
         s.minutes(12.0, 20.0);
         s.every(5.0);
@@ -119,21 +100,17 @@ pub const FAMILIES: &[Family] = &[
         s.add(process, |_, _| working(0).sm(10.0).unknown_bytes());
         s.add_unattributed(gpu, |_| 3 * GIB);
     }),
-    family(
-        "more_than_there_is",
-        "Shared memory is counted twice: the processes' sum exceeds used memory.",
-        |s| {
-            add_working_process(s);
-            add_working_process(s);
-            s.edit_each(|_, snapshot| {
-                for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
-                    let less = memory.used_bytes / 3;
-                    memory.used_bytes -= less;
-                    memory.free_bytes += less;
-                }
-            });
-        },
-    ),
+    family("more_than_there_is", "The processes' sum exceeds used memory.", |s| {
+        add_working_process(s);
+        add_working_process(s);
+        s.edit_each(|_, snapshot| {
+            for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
+                let less = memory.used_bytes / 3;
+                memory.used_bytes -= less;
+                memory.free_bytes += less;
+            }
+        });
+    }),
     family("slept_for_an_hour", "The machine was suspended while a process was idle.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
         s.add(process, until(stop, working(bytes), resting(bytes)));
@@ -148,28 +125,22 @@ pub const FAMILIES: &[Family] = &[
             shift(snapshots, from, asleep);
         });
     }),
-    family(
-        "suspended_while_idle",
-        "The machine was suspended for half an hour, and reports it.",
-        |s| {
-            let (process, bytes, stop) =
-                (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
-            s.add(process, until(stop, working(bytes), resting(bytes)));
-            s.edit(|snapshots, _| {
-                let from = snapshots.len() - 4;
-                for snapshot in snapshots.iter_mut() {
-                    snapshot.host.suspended_seconds = Some(0);
-                }
-                for snapshot in &mut snapshots[from..] {
-                    snapshot.host.suspended_seconds = Some(1800);
-                }
-                shift(snapshots, from, 1800.0);
-            });
-        },
-    ),
-    family("clock_set_back", "The clock is set back by two hours.", |s| {
-        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
+    family("suspended_while_idle", "A suspension of half an hour is reported.", |s| {
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
         s.add(process, until(stop, working(bytes), resting(bytes)));
+        s.edit(|snapshots, _| {
+            let from = snapshots.len() - 4;
+            for snapshot in snapshots.iter_mut() {
+                snapshot.host.suspended_seconds = Some(0);
+            }
+            for snapshot in &mut snapshots[from..] {
+                snapshot.host.suspended_seconds = Some(1800);
+            }
+            shift(snapshots, from, 1800.0);
+        });
+    }),
+    family("clock_set_back", "The clock is set back by two hours.", |s| {
+        add_idle_process(s);
         s.edit(|snapshots, _| {
             let interval = snapshots[1].time.seconds_since(snapshots[0].time);
             let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
@@ -206,13 +177,13 @@ pub const FAMILIES: &[Family] = &[
         s.edit_each(move |t, snapshot| {
             if t > at {
                 let lost = &mut snapshot.gpus[gpu];
-                *lost = gpumem::api::model::Gpu {
+                *lost = Gpu {
                     index: lost.index,
                     uuid: lost.uuid.clone(),
                     name: lost.name.clone(),
                     pci_bus_id: lost.pci_bus_id.clone(),
                     minor_number: lost.minor_number,
-                    ..gpumem::api::model::Gpu::default()
+                    ..Gpu::default()
                 };
             }
         });
@@ -223,50 +194,37 @@ pub const FAMILIES: &[Family] = &[
             gpu.processes = None;
         });
     }),
-    family(
-        "hole_in_the_recording",
-        "Twenty minutes are missing, and the process was working before them.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, stop) =
-                (s.trainer(), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
-            let back = s.before_end(300.0, 400.0);
-            s.add(process, move |t, _| {
-                // The process works during the gap, which is not recorded.
-                if t < stop || (stop + 30.0..back).contains(&t) {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
+    family("hole_in_the_recording", "Twenty minutes with work are missing.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
+        let back = s.before_end(300.0, 400.0);
+        s.add(process, move |t, _| {
+            // The process works during the gap, which is not recorded.
+            if t < stop || (stop + 30.0..back).contains(&t) {
+                working(bytes)
+            } else {
+                resting(bytes)
+            }
+        });
+        s.edit(move |snapshots, _| {
+            let begin = snapshots[0].time;
+            snapshots.retain(|snapshot| {
+                let t = snapshot.time.seconds_since(begin);
+                !(stop + 20.0..back + 10.0).contains(&t)
             });
-            s.edit(move |snapshots, _| {
-                let begin = snapshots[0].time;
-                snapshots.retain(|snapshot| {
-                    let t = snapshot.time.seconds_since(begin);
-                    !(stop + 20.0..back + 10.0).contains(&t)
-                });
-            });
-        },
-    ),
-    family(
-        "unified_memory",
-        "Managed memory is in use but belongs to no row; a single CUDA process works.",
-        |s| {
-            add_working_process(s);
-            let (gpu, bytes) = (s.gpu, s.random.whole(100, 410) * 2 * MIB);
-            s.add_unattributed(gpu, move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 });
-        },
-    ),
-    family(
-        "no_gpu_memory_info",
-        "Neither total nor used memory is reported, as on integrated GPUs.",
-        |s| {
-            add_working_process(s);
-            s.edit_gpus(|gpu| {
-                gpu.memory = None;
-            });
-        },
-    ),
+        });
+    }),
+    family("unified_memory", "Managed memory belongs to no row; a process works.", |s| {
+        add_working_process(s);
+        let (gpu, bytes) = (s.gpu, s.mib(200, 820));
+        s.add_unattributed(gpu, move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 });
+    }),
+    family("no_gpu_memory_info", "Total and used memory are unknown.", |s| {
+        add_working_process(s);
+        s.edit_gpus(|gpu| {
+            gpu.memory = None;
+        });
+    }),
     family("no_power", "Power is not reported, and the GPU is fully used.", |s| {
         let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
         s.add(process, move |_, _| working(bytes).sm(100.0));

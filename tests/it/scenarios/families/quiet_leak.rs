@@ -1,22 +1,14 @@
 //! Memory that varies without a leak.
 
-use std::f64::consts::TAU;
-
-use super::super::doing::{during, gone, resting, working};
-use super::super::stage::{GIB, MIB};
-use super::{Family, add_varying, family, random_part};
+use super::*;
 
 pub const FAMILIES: &[Family] = &[
-    family(
-        "warmup_steps",
-        "The caching allocator rises in steps for ten minutes, then stays flat.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, rise) = (random_part(s, 0.05, 0.15), random_part(s, 0.2, 0.6));
-            let (steps, warm) = (s.random.range(3.0, 9.0).floor(), s.random.range(240.0, 640.0));
-            add_varying(s, move |t, _| base + rise * (t / warm * steps).floor().min(steps) / steps);
-        },
-    ),
+    family("warmup_steps", "The allocator rises in steps, then stays flat.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, rise) = (random_part(s, 0.05, 0.15), random_part(s, 0.2, 0.6));
+        let (steps, warm) = (s.random.range(3.0, 9.0).floor(), s.random.range(240.0, 640.0));
+        add_varying(s, move |t, _| base + rise * (t / warm * steps).floor().min(steps) / steps);
+    }),
     family("warmup_exponential", "It rises ever more slowly towards a level.", |s| {
         s.minutes(50.0, 80.0);
         let (base, rise) = (random_part(s, 0.05, 0.15), random_part(s, 0.2, 0.6));
@@ -42,19 +34,15 @@ pub const FAMILIES: &[Family] = &[
         let period = s.end() / s.random.range(2.4, 3.9);
         add_varying(s, move |t, _| base + tooth * ((t % period) / period * 12.0).floor() / 12.0);
     }),
-    family(
-        "sawtooth_with_rests",
-        "Training ramps up; evaluation drops to the bottom and stays there.",
-        |s| {
-            s.minutes(60.0, 80.0);
-            let (base, tooth) = (random_part(s, 0.1, 0.3), random_part(s, 0.1, 0.4));
-            let period = s.end() / s.random.range(2.3, 4.8);
-            add_varying(s, move |t, _| {
-                let phase = (t % period) / period;
-                base + tooth * if phase < 0.65 { phase / 0.65 } else { 0.0 }
-            });
-        },
-    ),
+    family("sawtooth_with_rests", "Training ramps up; evaluation stays low.", |s| {
+        s.minutes(60.0, 80.0);
+        let (base, tooth) = (random_part(s, 0.1, 0.3), random_part(s, 0.1, 0.4));
+        let period = s.end() / s.random.range(2.3, 4.8);
+        add_varying(s, move |t, _| {
+            let phase = (t % period) / period;
+            base + tooth * if phase < 0.65 { phase / 0.65 } else { 0.0 }
+        });
+    }),
     family("evaluation_peaks", "Evaluation takes GiB for a minute, every ten minutes.", |s| {
         s.minutes(40.0, 70.0);
         let (base, peak) = (random_part(s, 0.2, 0.5), random_part(s, 0.05, 0.3));
@@ -77,19 +65,15 @@ pub const FAMILIES: &[Family] = &[
         let (base, spread) = (random_part(s, 0.1, 0.2), random_part(s, 0.2, 0.5));
         add_varying(s, move |_, random| base + spread * random.range(0.0, 1.0));
     }),
-    family(
-        "random_walk_within_bounds",
-        "An inference cache grows and shrinks with its traffic.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, spread) = (random_part(s, 0.1, 0.3), random_part(s, 0.1, 0.3));
-            let (a, b) = (s.random.range(300.0, 700.0), s.random.range(90.0, 250.0));
-            add_varying(s, move |t, random| {
-                base + spread * (0.5 + 0.3 * (t / a * TAU).sin() + 0.15 * (t / b * TAU).sin())
-                    + random.noise(spread * 0.02)
-            });
-        },
-    ),
+    family("random_walk_within_bounds", "An inference cache follows its traffic.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, spread) = (random_part(s, 0.1, 0.3), random_part(s, 0.1, 0.3));
+        let (a, b) = (s.random.range(300.0, 700.0), s.random.range(90.0, 250.0));
+        add_varying(s, move |t, random| {
+            base + spread * (0.5 + 0.3 * (t / a * TAU).sin() + 0.15 * (t / b * TAU).sin())
+                + random.noise(spread * 0.02)
+        });
+    }),
     family("kv_cache_fills", "A server's KV cache fills to its cap within the first half.", |s| {
         s.minutes(45.0, 80.0);
         let words = "python -m sglang.launch_server --model-path m --port 30000";
@@ -125,61 +109,45 @@ pub const FAMILIES: &[Family] = &[
             });
         }
     }),
-    family(
-        "preallocated_and_busy",
-        "TensorFlow took 95 % at its first operation, and is working.",
-        |s| {
-            let (mut process, bytes) = (s.trainer(), s.share(0.90, 0.95));
-            process.framework = Some("tensorflow".into());
-            s.add(process, move |_, _| working(bytes).sm(80.0));
-        },
-    ),
-    family(
-        "restarts_bigger",
-        "It is restarted every few minutes, each time with more memory.",
-        |s| {
-            s.minutes(45.0, 60.0);
-            let base = s.gib(2.0, 3.0);
-            let period = s.end() / 5.0;
-            for run in 0..5u32 {
-                let begin = f64::from(run) * period;
-                let process = s.trainer();
-                let process = s.started_at(process, begin);
-                let bytes = base + u64::from(run) * GIB;
-                s.add(process, during(begin..begin + period, working(bytes), gone()));
+    family("preallocated_and_busy", "TensorFlow took 95 % at first, and works.", |s| {
+        let (mut process, bytes) = (s.trainer(), s.share(0.90, 0.95));
+        process.framework = Some("tensorflow".into());
+        s.add(process, move |_, _| working(bytes).sm(80.0));
+    }),
+    family("restarts_bigger", "It is restarted, each time with more memory.", |s| {
+        s.minutes(45.0, 60.0);
+        let base = s.gib(2.0, 3.0);
+        let period = s.end() / 5.0;
+        for run in 0..5u32 {
+            let begin = f64::from(run) * period;
+            let process = s.trainer();
+            let process = s.started_at(process, begin);
+            let bytes = base + u64::from(run) * GIB;
+            s.add(process, during(begin..begin + period, working(bytes), gone()));
+        }
+    }),
+    family("hyperparameter_search", "No trial is larger than the first.", |s| {
+        s.minutes(50.0, 80.0);
+        let (base, spread) = (random_part(s, 0.1, 0.2), random_part(s, 0.2, 0.5));
+        let trial = s.random.range(240.0, 480.0);
+        let sizes: Vec<f64> = (0..32).map(|_| s.random.range(0.1, 0.9)).collect();
+        add_varying(s, move |t, _| {
+            let number = (t / trial) as usize;
+            base + spread * if number == 0 { 1.0 } else { sizes[number % 32] }
+        });
+    }),
+    family("grew_and_went_idle", "It grew while it worked, and keeps its memory.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, stop) = (s.trainer(), s.gib(4.0, 10.0), s.long_idle());
+        let pid = s.add(process, move |t, _| {
+            if t < stop {
+                working((bytes as f64 * (0.3 + 0.7 * t / stop)) as u64)
+            } else {
+                resting(bytes)
             }
-        },
-    ),
-    family(
-        "hyperparameter_search",
-        "Trials of varying size in one process, none larger than the first.",
-        |s| {
-            s.minutes(50.0, 80.0);
-            let (base, spread) = (random_part(s, 0.1, 0.2), random_part(s, 0.2, 0.5));
-            let trial = s.random.range(240.0, 480.0);
-            let sizes: Vec<f64> = (0..32).map(|_| s.random.range(0.1, 0.9)).collect();
-            add_varying(s, move |t, _| {
-                let number = (t / trial) as usize;
-                base + spread * if number == 0 { 1.0 } else { sizes[number % 32] }
-            });
-        },
-    ),
-    family(
-        "grew_and_went_idle",
-        "It grew while it worked, minutes ago, and keeps its memory.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, stop) = (s.trainer(), s.gib(4.0, 10.0), s.long_idle());
-            let pid = s.add(process, move |t, _| {
-                if t < stop {
-                    working((bytes as f64 * (0.3 + 0.7 * t / stop)) as u64)
-                } else {
-                    resting(bytes)
-                }
-            });
-            s.expect_finding("idle", pid, &["leak"]);
-        },
-    ),
+        });
+        s.expect_finding("idle", pid, &["leak"]);
+    }),
     family("grew_and_was_freed", "It grew for most of the time, then freed everything.", |s| {
         s.minutes(50.0, 80.0);
         let (base, rise, at) =

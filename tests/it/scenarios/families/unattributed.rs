@@ -1,9 +1,6 @@
 //! Memory in use that no listed process holds.
 
-use super::super::doing::{gone, resting, until, working};
-use super::super::people::argv;
-use super::super::stage::{GIB, Stage};
-use super::{Family, family};
+use super::*;
 
 /// Picks the time at which memory becomes unattributed, long enough before the end for the rule.
 fn since(s: &mut Stage) -> f64 {
@@ -12,70 +9,50 @@ fn since(s: &mut Stage) -> f64 {
 }
 
 pub const FAMILIES: &[Family] = &[
-    family(
-        "unattributed_hidden_holder",
-        "NVML lists no process; a hidden one has the device file open.",
-        |s| {
-            let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-            let mut process = s.user_process("/usr/bin/python3 agent.py");
-            process.framework = None;
-            let process = s.started_at(process, at);
-            s.add(process, until(at, gone(), resting(0).cpu(0.3).unlisted()));
-            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
-            s.expect_unattributed(gpu);
-        },
-    ),
-    family(
-        "unattributed_without_holder",
-        "Memory is in use, and no process has the device open.",
-        |s| {
-            let (gpu, bytes) = (s.gpu, s.gib(1.5, 12.0));
-            s.add_unattributed(gpu, move |_| bytes);
-            s.expect_unattributed(gpu);
-        },
-    ),
+    family("unattributed_hidden_holder", "A hidden process has the device open.", |s| {
+        let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
+        let mut process = s.user_process("/usr/bin/python3 agent.py");
+        process.framework = None;
+        let process = s.started_at(process, at);
+        s.add(process, until(at, gone(), resting(0).cpu(0.3).unlisted()));
+        s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+        s.expect_unattributed(gpu);
+    }),
+    family("unattributed_without_holder", "No process has the device open.", |s| {
+        let (gpu, bytes) = (s.gpu, s.gib(1.5, 12.0));
+        s.add_unattributed(gpu, move |_| bytes);
+        s.expect_unattributed(gpu);
+    }),
     family("unattributed_that_grows", "It grows from zero.", |s| {
         s.minutes(30.0, 50.0);
         let (gpu, bytes, end) = (s.gpu, s.gib(8.0, 12.0), s.end());
         s.add_unattributed(gpu, move |t| (bytes as f64 * (t / end)) as u64);
         s.expect_unattributed(gpu);
     }),
-    family(
-        "unattributed_beside_known",
-        "A listed, working process holds a part of the memory in use.",
-        |s| {
-            let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 5.0), since(s));
-            let (process, held) = (s.trainer(), s.gib(2.0, 5.0));
-            s.add(process, move |_, _| working(held));
-            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
-            s.expect_unattributed(gpu);
-        },
-    ),
-    family(
-        "unattributed_by_old_memory_info",
-        "Memory info v1, which includes reserved memory in used memory.",
-        |s| {
-            let (gpu, bytes) = (s.gpu, s.gib(4.0, 9.0));
-            s.add_unattributed(gpu, move |_| bytes);
-            s.edit_gpus(|gpu| {
-                if let Some(memory) = &mut gpu.memory {
-                    memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
-                }
-            });
-            s.expect_unattributed(gpu);
-        },
-    ),
-    family(
-        "unattributed_after_a_crash",
-        "The trainer crashed, and its memory stayed in use.",
-        |s| {
-            let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-            let process = s.trainer();
-            s.add(process, until(at, working(bytes), gone()));
-            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
-            s.expect_unattributed(gpu);
-        },
-    ),
+    family("unattributed_beside_known", "A listed process holds a part.", |s| {
+        let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 5.0), since(s));
+        let (process, held) = (s.trainer(), s.gib(2.0, 5.0));
+        s.add(process, move |_, _| working(held));
+        s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+        s.expect_unattributed(gpu);
+    }),
+    family("unattributed_by_old_memory_info", "Used memory includes reserved.", |s| {
+        let (gpu, bytes) = (s.gpu, s.gib(4.0, 9.0));
+        s.add_unattributed(gpu, move |_| bytes);
+        s.edit_gpus(|gpu| {
+            if let Some(memory) = &mut gpu.memory {
+                memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
+            }
+        });
+        s.expect_unattributed(gpu);
+    }),
+    family("unattributed_after_a_crash", "The crashed trainer's memory.", |s| {
+        let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
+        let process = s.trainer();
+        s.add(process, until(at, working(bytes), gone()));
+        s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+        s.expect_unattributed(gpu);
+    }),
     family("unattributed_held_by_a_monitor_only", "Only a monitor has the device open.", |s| {
         let (gpu, bytes) = (s.gpu, s.gib(2.0, 12.0));
         let mut monitor = s.user_process("nvtop");
