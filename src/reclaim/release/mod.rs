@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::target::{Step, Target};
 use super::verify::Outcome;
-pub use crate::advice::recipe::{Reference, ReleaseReport};
+pub use crate::advice::recipe::ReleaseReport;
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::model::{Gpu, Process, Snapshot};
