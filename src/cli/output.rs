@@ -85,12 +85,13 @@ pub(super) fn terminal_width_of_errors() -> Option<usize> {
     width_of(&io::stderr())
 }
 
+/// Returns the width of the terminal. If the stream is a pipe, returns `COLUMNS`, which watch(1) sets.
 fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
-    if !stream.is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(stream).ok()?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+    let columns = match stream.is_terminal() {
+        true => rustix::termios::tcgetwinsize(stream).ok()?.ws_col,
+        false => env::var("COLUMNS").ok()?.parse().ok()?,
+    };
+    Some(usize::from(columns)).filter(|&columns| columns > 0)
 }
 
 /// Sets the time zone of printed times. Machine-readable output uses UTC.
