@@ -38,6 +38,7 @@ mod gpu {
 mod machine {
     pub(super) mod available_memory;
     pub(super) mod clocks;
+    pub(super) mod load;
     pub(super) mod mounts;
     pub(super) mod output_file;
     pub(super) mod ownership;
@@ -90,6 +91,7 @@ pub use machine::available_memory::{
 pub use machine::clocks::{
     Clocks, Platform, read_boot_time, read_clocks, read_host, read_platform, read_time,
 };
+pub use machine::load::{CpuTicks, read_load};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
 pub use machine::output_file::{OutputFile, open_output, replace_file};
 pub use machine::ownership::{

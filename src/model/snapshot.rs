@@ -72,7 +72,7 @@ pub enum Schema {
 
 /// The machine.
 #[skip_serializing_none]
-#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Host {
     /// Hostname.
     pub hostname: Option<Arc<str>>,
@@ -89,6 +89,28 @@ pub struct Host {
     /// Number of processes whose file descriptors were not readable in the last full scan, and which may hold memory
     /// although NVML does not list them.
     pub unread_processes: Option<u32>,
+    /// Load of the machine.
+    #[serde(default)]
+    pub load: Option<HostLoad>,
+}
+
+/// Load of the machine, from `/proc`.
+#[skip_serializing_none]
+#[derive(Clone, Copy, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+pub struct HostLoad {
+    /// Share of time during which the CPUs were busy since the previous snapshot, in percent of all CPUs. Absent in a
+    /// first snapshot.
+    pub cpu_percent: Option<f64>,
+    /// Memory, in bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// Memory that programs can allocate without swapping, in bytes.
+    pub memory_available_bytes: Option<u64>,
+    /// Swap space, in bytes.
+    pub swap_total_bytes: Option<u64>,
+    /// Unused swap space, in bytes.
+    pub swap_free_bytes: Option<u64>,
+    /// Average number of processes that ran or waited to run, over the last minute.
+    pub load_average: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use super::named_pids::NamedPids;
 use super::nvml::{self, Nvml};
 use super::sample_timer::SampleTimer;
 use super::{Control, NextSnapshot, Origin, Source, SourceError};
-use crate::host::{self, Claims, Clocks, Holders, Processes, Reservations, Roots, Users};
+use crate::host::{self, Claims, Clocks, CpuTicks, Holders, Processes, Reservations, Roots, Users};
 use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
@@ -39,6 +39,7 @@ pub struct Live {
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
+    cpu_ticks: Option<CpuTicks>,
     /// Wall clock and boot time when the source was opened. Later times are computed from the boot time, so that
     /// setting the clock does not distort the history.
     opened: (Time, Clocks),
@@ -91,6 +92,7 @@ impl Live {
         Ok(Self {
             nvml,
             host: host::read_host(&roots),
+            cpu_ticks: None,
             holders: Holders::new(roots.clone()),
             reservations: Reservations::new(roots.clone()),
             claims: Claims::of_machine(),
@@ -158,6 +160,7 @@ impl Live {
 
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
+        self.host.load = Some(host::read_load(&self.roots, &mut self.cpu_ticks));
         snapshot.processes = self.look_up(&snapshot.gpus);
         // Notebook servers are slow, so their data is requested first and collected last.
         self.notebooks.ask(&snapshot.processes);

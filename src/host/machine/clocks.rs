@@ -14,8 +14,8 @@ use crate::model::snapshot::{Host, PidNamespace};
 /// Inode number of the initial pid namespace (`PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads facts about the machine. Facts that cannot be read are `None`. `suspended_seconds` is always `None`, because
-/// it changes over time. The caller sets it with [`Clocks::suspended_seconds`].
+/// Reads facts about the machine. Facts that cannot be read are `None`. `suspended_seconds` and `load`
+/// are always `None`, because they change over time.
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -27,6 +27,7 @@ pub fn read_host(roots: &Roots) -> Host {
             .and_then(|link| parse_pid_namespace(link.to_str()?)),
         suspended_seconds: None,
         unread_processes: None,
+        load: None,
     }
 }
 
