@@ -188,13 +188,13 @@ fn once(
     let (mut still, last, is_live) = match recorded(&args.recorded)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
-            let mut still = StillScreen::new(options, Some(name), None, past, size);
+            let mut still = StillScreen::new(options, Some(name), past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
         None => {
             let mut live = judged_live(args, global, interval, &mut past)?;
-            let mut still = StillScreen::new(options, None, None, past, size);
+            let mut still = StillScreen::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // NVML reports utilization from the second sample on.
             still.add_sample(next()?);

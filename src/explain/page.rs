@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::history::memory_series::Bucket;
-use crate::model::finding::Finding;
+use crate::model::finding::{Finding, OwnCommands};
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Process, Severity, Time};
 use crate::report::table::Table;
@@ -42,6 +42,10 @@ pub struct ExplainPage {
     pub sections: Vec<Section>,
     /// Data that is missing from the page, and how to get it.
     pub notes: Vec<String>,
+    /// Commands that free the process's memory.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub own_commands: OwnCommands,
     /// Read errors, as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
     pub errors: Vec<ReadError>,

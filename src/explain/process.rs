@@ -66,12 +66,13 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
         let index = gpu.index;
         format!("GPU {index} does not answer: its memory there is the driver's last value")
     }));
-    page.sections = vec![facts, verdict.section(input, |_| true), subject.held_by()];
+    page.sections = vec![verdict.section(input, |_| true), facts, subject.held_by()];
     page.sections.extend(steps::sections(&steps, &verdict.findings));
     page.sections.push(commands(&verdict.findings, &process_commands));
     page.sections.retain(|section| !section.rows.is_empty());
     page.findings = verdict.findings;
     page.process = Some(process);
+    page.own_commands = process_commands;
     page
 }
 
@@ -102,7 +103,7 @@ fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
 impl Subject<'_> {
     fn about(&self) -> (String, Section) {
         let process = self.process;
-        let mut facts = Section::default();
+        let mut facts = Section::new("Process");
         if let Some(reason) = &process.unresolved {
             facts.entry("Why", &**reason);
             facts.entry(

@@ -1,94 +1,176 @@
-//! Charts of memory and utilization over time, below the table and on pages.
+//! Charts of memory and utilization over time: beside or below the table, and on pages.
 //!
-//! All charts on a screen cover the same time span, so that the user can compare them. `plot` draws
-//! a chart with its labels.
+//! A chart stacks memory by the present verdict on the processes that hold it, with utilization as a line. All charts
+//! on a screen cover the same time span, so that the user can compare them. `plot` draws a chart with its axes.
 
-use crate::watch::text;
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::Style;
 
 use super::gpus::{is_lost, memory_text};
-use super::layout::{Form, Layout};
+use super::layout::{ChartGrid, Layout};
+use super::memory_shares::{MemoryShare, UseVerdict};
 use super::state::App;
 use super::state::page::About;
-use super::text::{NOT_AVAILABLE, UNKNOWN, columns};
-use super::theme::{ChartColor, Styles};
-use super::view::chart::{self, ChartWindow};
-use super::view::plot::{FindingMark, Plot, Scale};
-use super::view_model::{Subject, percent};
+use super::text::{self, NOT_AVAILABLE, UNKNOWN, columns};
+use super::theme::Styles;
+use super::view::bar::share_style;
+use super::view::chart::{self, ChartWindow, Layer};
+use super::view::plot::{Axis, FindingMark, Plot};
+use super::view_model::Subject;
 use crate::history::memory_series::{AllSeries, Bucket, MemorySeries};
-use crate::model::finding::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
 use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
-use crate::watch::layout::{ChartGrid, beside};
 
-/// Minimum idle time that a caption mentions. Most processes have shorter pauses.
+/// Minimum idle time that a title mentions. Most processes have shorter pauses.
 const UNUSED_SECONDS: f64 = 60.0;
-/// Minimum number of columns for a command in a caption.
-const COMMAND_MIN: u16 = 12;
-const NAMED: u16 = 15;
 /// Minimum height of a page with charts, in lines.
 const PAGE_ROWS_MIN: u16 = 16;
-/// Maximum height of a row of charts on a page, in lines.
-const PAGE_CELL_ROWS: u16 = 9;
-/// Minimum width of a page that places four charts in one row.
-const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart below the table: the selected process or, if NVML does not list it, the first listed
-/// process in the table. Returns `None` if there is no such process, or if the GPU panel shows no cards. The GPUs are
-/// charted then.
-fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
-    let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
-    let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
-    let is_below_cards = layout.gpu_form == Form::Cards;
-    is_below_cards.then(|| app.subject().filter(is_listed).or_else(|| lines.find(is_listed)))?
+/// Maximum height of the charts on a page, in lines.
+const PAGE_CHART_ROWS: u16 = 12;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Charted<'a> {
+    Gpu(&'a Gpu),
+    Process(Subject<'a>),
 }
 
-pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
-    if layout.charts.is_empty() || process(app, layout).is_some() {
-        return None;
+/// Returns the charts beside or below the table: the GPUs, and the selected process or, if NVML does not list it, the
+/// first listed process in the table. If not all fit, the process is left out, and otherwise the GPUs.
+pub fn shown<'a>(app: &'a App, layout: &Layout) -> Vec<(Rect, Charted<'a>)> {
+    let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
+    let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
+    let process = app.subject().filter(is_listed).or_else(|| lines.find(is_listed));
+    let gpus: Vec<_> = app.shown_gpus().into_iter().map(Charted::Gpu).collect();
+    let process: Vec<_> = process.into_iter().map(Charted::Process).collect();
+    for charts in [[&gpus[..], &process].concat(), gpus, process] {
+        if let Some(grid) = ChartGrid::new(layout.charts, charts.len()) {
+            let charts = charts.into_iter().enumerate();
+            return charts.map(|(at, chart)| (grid.cell(at), chart)).collect();
+        }
     }
-    ChartGrid::new(layout.charts, app.shown_gpus().len())
+    Vec::new()
+}
+
+/// Returns the GPU whose chart is at a position.
+pub fn hit<'a>(app: &'a App, layout: &Layout, at: Position) -> Option<&'a Gpu> {
+    shown(app, layout).into_iter().find_map(|(area, charted)| match charted {
+        Charted::Gpu(gpu) if area.contains(at) => Some(gpu),
+        _ => None,
+    })
 }
 
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let Some(screenful) = app.screenful.as_ref().filter(|_| !layout.charts.is_empty()) else {
         return;
     };
-    let all_series = &app.judged.all_series;
-    let window = window(all_series, &screenful.snapshot);
-    let charts = |series| HistoryCharts::new(series, window, styles);
-    if let Some(subject) = process(app, layout) {
-        charts(subject.memory_series(all_series)).draw_process(&subject, layout.charts, canvas);
-    } else if let Some(grid) = gpu_grid(app, layout) {
-        for (at, gpu) in app.shown_gpus().into_iter().enumerate() {
-            let title = format!("GPU {} ", gpu.index);
-            charts(all_series.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
+    let window = window(&app.judged.all_series, &screenful.snapshot);
+    for (area, charted) in shown(app, layout) {
+        match charted {
+            Charted::Gpu(gpu) => draw_gpu(app, gpu, (window, styles), area, canvas),
+            Charted::Process(subject) => {
+                let title = process_title(&subject, area.width, styles);
+                let mark = FindingMark::default();
+                draw_process(app, &subject, &title, mark, (window, styles), area, canvas);
+            }
         }
     }
 }
 
 /// Returns the height of the charts on a page, or 0 if the page is too short for charts and text.
-pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
-    let down = match about {
-        _ if height < PAGE_ROWS_MIN => 0,
-        About::Process(_) if width < PAGE_BESIDE => 2,
-        About::Process(_) | About::Gpu(_) => 1,
-        About::Environment(_) | About::Totals => 0,
+pub fn page_rows(about: About, height: u16) -> u16 {
+    let has_charts = matches!(about, About::Process(_) | About::Gpu(_)) && height >= PAGE_ROWS_MIN;
+    if has_charts { (height * 2 / 5).min(PAGE_CHART_ROWS) / 2 * 2 } else { 0 }
+}
+
+/// Draws a chart of a GPU with a frame.
+pub fn draw_gpu(
+    app: &App,
+    gpu: &Gpu,
+    (window, styles): (ChartWindow, Styles),
+    area: Rect,
+    canvas: &mut Buffer,
+) {
+    let state = match (gpu.memory, &gpu.memory_unavailable) {
+        _ if is_lost(gpu) => "lost".to_owned(),
+        (None, Some(_)) => format!("memory {NOT_AVAILABLE}"),
+        (memory, _) => memory_text(memory),
     };
-    down * (height / 2 / down.max(1)).min(PAGE_CELL_ROWS)
+    let percent = gpu.gpu_percent.map_or(UNKNOWN.to_owned(), |percent| format!("{percent}%"));
+    let title = [
+        (gpu.index.to_string(), styles.strong()),
+        (" ─ ".to_owned(), styles.faint()),
+        (state, styles.plain()),
+        (" · ".to_owned(), styles.faint()),
+        (percent, styles.load()),
+    ];
+    let total = gpu.memory.map(|memory| memory.total_bytes as f64);
+    let axes = [total.map(Axis::share_of), Some(Axis::share_of(100.0))];
+    let plot = Plot { window, axes, mark: FindingMark::default(), styles };
+    let inside = plot.frame(&title, area, canvas);
+    let series = app.judged.all_series.gpu(gpu);
+    let buckets = series.map_or(&[][..], MemorySeries::buckets);
+    let loads = series.map_or(&[][..], MemorySeries::loads);
+    plot.draw(inside, canvas, |columns| {
+        let mut rest = chart::memory(buckets, window, columns);
+        // The maxima of a column can be from different times, so that their sum can exceed the used memory.
+        let mut take = |verdict: UseVerdict| {
+            let held = held_by(app, gpu, verdict, window, columns);
+            let taken = rest.iter_mut().zip(held).map(|(rest, held)| {
+                let taken = held?.min((*rest)?);
+                *rest = rest.map(|rest| rest - taken);
+                Some(taken)
+            });
+            taken.collect::<Vec<_>>()
+        };
+        let reclaimable = take(UseVerdict::Reclaimable);
+        let suspected = take(UseVerdict::Suspected);
+        let layers = vec![
+            layer(UseVerdict::InUse, rest, styles),
+            layer(UseVerdict::Suspected, suspected, styles),
+            layer(UseVerdict::Reclaimable, reclaimable, styles),
+        ];
+        (layers, chart::utilization(loads, window, columns))
+    });
 }
 
-pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
-    let Some(screenful) = &app.screenful else { return };
-    let all_series = &app.judged.all_series;
-    let charts =
-        HistoryCharts::new(all_series.gpu(gpu), window(all_series, &screenful.snapshot), styles);
-    charts.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
+/// Returns the memory over time of the processes on a GPU with this verdict.
+fn held_by(
+    app: &App,
+    gpu: &Gpu,
+    verdict: UseVerdict,
+    window: ChartWindow,
+    columns: u16,
+) -> Vec<Option<f64>> {
+    let mut sums: Vec<Option<f64>> = vec![None; usize::from(columns)];
+    let Some(screenful) = &app.screenful else { return sums };
+    for (at, row) in screenful.rows.iter().enumerate() {
+        if !row.is_listed || row.verdict != verdict || row.key.gpu != Some(gpu.index) {
+            continue;
+        }
+        let subject = screenful.subject(at);
+        let series = subject.and_then(|subject| subject.memory_series(&app.judged.all_series));
+        let Some(series) = series else { continue };
+        let values = chart::memory(series.buckets(), window, columns);
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum = value.map(|value| value + sum.unwrap_or(0.0)).or(*sum);
+        }
+    }
+    sums
 }
 
-/// Draws a process's memory and utilization on the GPU, then memory and CPU use on the host.
+fn layer(verdict: UseVerdict, values: Vec<Option<f64>>, styles: Styles) -> Layer {
+    let (share, glyph) = match verdict {
+        UseVerdict::InUse => (MemoryShare::InUse, '█'),
+        UseVerdict::Suspected => (MemoryShare::Suspected, '▒'),
+        UseVerdict::Reclaimable => (MemoryShare::Reclaimable, '■'),
+    };
+    Layer { glyph, style: share_style(share, styles), values }
+}
+
+/// Draws a process's memory and utilization on the GPU and, if there is room, its memory and CPU use on the host.
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -97,8 +179,7 @@ pub fn draw_process_page(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    let all_series = &app.judged.all_series;
-    let window = window(all_series, subject.snapshot);
+    let window = window(&app.judged.all_series, subject.snapshot);
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none());
     let settings = finding.zip(subject.gpu).and_then(|(finding, gpu)| {
         let mut rules = app.judged.engine.settings().rules().iter();
@@ -110,24 +191,73 @@ pub fn draw_process_page(
             snapshot: subject.snapshot,
         })
     });
-    let mark = |threshold: Option<f64>| FindingMark {
-        since: finding.map(|finding| finding.since),
-        threshold: threshold.filter(|threshold| *threshold > 0.0),
-    };
-    let min_memory = mark(settings.map(|settings| settings.min_memory.0 as f64));
+    let since = finding.map(|finding| finding.since);
+    let memory = settings.map(|settings| settings.min_memory.0 as f64).filter(|bytes| *bytes > 0.0);
     let cpu =
         settings.map(|settings| settings.max_cpu_percent.0).filter(|percent| *percent < 100.0);
-    let cells = match area.width < PAGE_BESIDE {
-        true => {
-            let height = area.height / 2;
-            [Rect { height, ..area }, Rect { y: area.y + height, height, ..area }]
-        }
-        false => beside(area),
-    };
-    let charts = |series, marks| HistoryCharts { series, window, styles, marks };
-    let gpu = charts(subject.memory_series(all_series), [min_memory, mark(None)]);
-    gpu.draw_process(subject, cells[0], canvas);
-    charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
+    let grid = ChartGrid::new(area, 2);
+    let cell = |at| grid.map_or(area, |grid| grid.cell(at));
+    let title = process_title(subject, cell(0).width, styles);
+    let mark = FindingMark { since, thresholds: [memory, None] };
+    draw_process(app, subject, &title, mark, (window, styles), cell(0), canvas);
+    if grid.is_some() {
+        let mark = FindingMark { since, thresholds: [None, cpu] };
+        draw_host(subject, host, mark, (window, styles), cell(1), canvas);
+    }
+}
+
+fn draw_process(
+    app: &App,
+    subject: &Subject<'_>,
+    title: &[(String, Style)],
+    mark: FindingMark,
+    (window, styles): (ChartWindow, Styles),
+    area: Rect,
+    canvas: &mut Buffer,
+) {
+    let series = subject.memory_series(&app.judged.all_series);
+    let buckets = chart::past(series.map_or(&[], MemorySeries::buckets), window);
+    let total = subject.gpu.and_then(|gpu| gpu.memory).map(|memory| memory.total_bytes as f64);
+    let high = || buckets.iter().map(|bucket| bucket.high).max();
+    let axis = total.map(Axis::share_of).or_else(|| high().map(Axis::above));
+    let plot = Plot { window, axes: [axis, Some(Axis::share_of(100.0))], mark, styles };
+    let inside = plot.frame(title, area, canvas);
+    plot.draw(inside, canvas, |columns| {
+        let layers =
+            vec![layer(subject.row.verdict, chart::memory(buckets, window, columns), styles)];
+        let loads = series.map_or(&[][..], MemorySeries::loads);
+        (layers, chart::utilization(loads, window, columns))
+    });
+}
+
+fn draw_host(
+    subject: &Subject<'_>,
+    host: &MemorySeries,
+    mark: FindingMark,
+    (window, styles): (ChartWindow, Styles),
+    area: Rect,
+    canvas: &mut Buffer,
+) {
+    let process = subject.process.ok();
+    let rss = process.and_then(|process| process.rss_bytes);
+    let cpu = process.and_then(|process| process.cpu_percent);
+    let title = [
+        ("host ─ ".to_owned(), styles.faint()),
+        (rss.map_or(UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string()), styles.plain()),
+        (" · CPU ".to_owned(), styles.faint()),
+        (cpu.map_or(UNKNOWN.to_owned(), |percent| format!("{percent:.0}%")), styles.load()),
+    ];
+    let (held, loads) = (chart::past(host.buckets(), window), chart::past(host.loads(), window));
+    let max = held.iter().map(|bucket| bucket.high).max();
+    let max_load = loads.iter().map(Bucket::mean).fold(0.0, f64::max);
+    let plot =
+        Plot { window, axes: [max.map(Axis::above), Some(Axis::cores(max_load))], mark, styles };
+    let inside = plot.frame(&title, area, canvas);
+    plot.draw(inside, canvas, |columns| {
+        let memory = chart::memory(held, window, columns);
+        let layers = vec![layer(UseVerdict::InUse, memory, styles)];
+        (layers, chart::utilization(loads, window, columns))
+    });
 }
 
 /// Returns the time span of all charts, from the earliest charted sample of a GPU to the displayed sample.
@@ -142,157 +272,33 @@ pub fn window(all_series: &AllSeries, snapshot: &Snapshot) -> ChartWindow {
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
-pub struct HistoryCharts<'a> {
-    /// `None` if the history contains no sample.
-    pub series: Option<&'a MemorySeries>,
-    pub window: ChartWindow,
-    pub styles: Styles,
-    /// Marks on the memory chart and on the utilization chart.
-    pub marks: [FindingMark; 2],
-}
-
-type Words = (Vec<String>, Option<String>);
-
-impl<'a> HistoryCharts<'a> {
-    pub fn new(series: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
-        Self { series, window, styles, marks: [FindingMark::default(); 2] }
+/// Returns the title of a process's chart. The least important parts are omitted if the title is too long.
+fn process_title(subject: &Subject<'_>, width: u16, styles: Styles) -> Vec<(String, Style)> {
+    /// Minimum number of columns for a command.
+    const COMMAND_MIN: u16 = 12;
+    let unknown = || UNKNOWN.to_owned();
+    let used = subject.used_bytes().map_or_else(unknown, |used| Bytes(used).to_string());
+    let sm = subject.entry.and_then(|entry| entry.sm_percent);
+    let sm = sm.map_or_else(unknown, |percent| format!("{percent}%"));
+    let idle = subject.idle_seconds.filter(|seconds| *seconds >= UNUSED_SECONDS);
+    let mut parts = vec![
+        (subject.row.key.identity.pid.to_string(), styles.strong()),
+        (String::new(), styles.plain()),
+        (" ─ ".to_owned(), styles.faint()),
+        (used, styles.plain()),
+        (" · SM ".to_owned(), styles.faint()),
+        (sm, styles.load()),
+    ];
+    let mut room = width.saturating_sub(6);
+    room = room.saturating_sub(parts.iter().map(|(part, _)| columns(part)).sum());
+    let idle = idle.map(|idle| format!(", unused for {}", Span::from_seconds(idle)));
+    if let Some(idle) = idle.filter(|idle| columns(idle) <= room) {
+        room -= columns(&idle);
+        parts.push((idle, styles.plain()));
     }
-
-    pub fn draw_gpu(&self, gpu: &Gpu, title: &str, area: Rect, canvas: &mut Buffer) {
-        let total = gpu.memory.map(|memory| memory.total_bytes);
-        let top = total.or_else(|| self.max_bytes());
-        let state = match (top, &gpu.memory_unavailable) {
-            _ if is_lost(gpu) => " lost".to_owned(),
-            (Some(_), _) => String::new(),
-            (None, Some(_)) => format!(" {NOT_AVAILABLE}"),
-            (None, None) => format!(" {UNKNOWN}"),
-        };
-        let captions = |quantity: &str, short: &str| {
-            vec![
-                format!("{title}{quantity}"),
-                format!("{title}{short}"),
-                title.trim_end().to_owned(),
-            ]
-        };
-        let memory = |width| {
-            let now = gpu.memory.map(|memory| {
-                let text = memory_text(Some(memory));
-                let percent = percent(memory.used_bytes, memory.total_bytes.max(1));
-                if columns(&text) + NAMED <= width { text } else { format!("{percent:.0}%") }
-            });
-            (captions(&format!("memory{state}"), &format!("mem{state}")), now)
-        };
-        let work = |_| {
-            let now = gpu.gpu_percent.map(|percent| format!("{percent}%"));
-            (captions("utilization", "util"), now)
-        };
-        let scales = [top.map(Scale::bytes), Some(Scale::percent())];
-        self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
+    if room > COMMAND_MIN {
+        let command = text::row_command(subject, room - 1);
+        parts[1].0 = format!(" {}", fit(&command, usize::from(room - 1)));
     }
-
-    fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
-        let used = subject.entry.and_then(|entry| entry.used_bytes);
-        let sm = subject.entry.and_then(|entry| entry.sm_percent);
-        let exhausted_in = exhaustion(subject).map(|forecast| Span::from_seconds(forecast.seconds));
-        let idle = subject.idle_seconds.filter(|seconds| *seconds >= UNUSED_SECONDS);
-        let words = |quantity: &str, width, now: Option<String>, more: Option<String>| {
-            let now = match (now, more) {
-                (Some(now), Some(more)) => {
-                    let both = format!("{now}, {more}");
-                    Some(if columns(&both) + NAMED <= width { both } else { now })
-                }
-                (now, _) => now,
-            };
-            let room = width.saturating_sub(now.as_deref().map_or(0, columns) + 2);
-            (process_captions(subject, quantity, room), now)
-        };
-        let memory = |width| {
-            let full = exhausted_in.map(|span| format!("GPU full in {span}"));
-            words("memory", width, used.map(|used| Bytes(used).to_string()), full)
-        };
-        let work = |width| {
-            let unused = idle.map(|idle| format!("unused for {}", Span::from_seconds(idle)));
-            words("SM", width, sm.map(|percent| format!("{percent}%")), unused)
-        };
-        let scale = self.max_bytes().max(used).map(Scale::above);
-        self.draw([scale, Some(Scale::percent())], memory, sm.is_some(), work, area, canvas);
-    }
-
-    fn draw_host(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
-        let process = subject.process.ok();
-        let captions = |words: [&str; 2]| words.map(str::to_owned).to_vec();
-        let rss = process.and_then(|process| process.rss_bytes);
-        let memory =
-            |_| (captions(["host memory", "host"]), rss.map(|bytes| Bytes(bytes).to_string()));
-        let cpu = process.and_then(|process| process.cpu_percent);
-        let work = |_| (captions(["CPU", "CPU"]), cpu.map(|percent| format!("{percent:.0}%")));
-        let max_load = self.loads().iter().map(Bucket::mean).fold(0.0, f64::max);
-        let scales = [self.max_bytes().map(Scale::above), Some(Scale::cores(max_load))];
-        self.draw(scales, memory, cpu.is_some(), work, area, canvas);
-    }
-
-    /// Draws the memory chart and, if utilization is known, the utilization chart.
-    fn draw(
-        &self,
-        [memory_scale, work_scale]: [Option<Scale>; 2],
-        memory: impl Fn(u16) -> Words,
-        is_work_known: bool,
-        work: impl Fn(u16) -> Words,
-        area: Rect,
-        canvas: &mut Buffer,
-    ) {
-        let loads = self.loads();
-        let has_work = is_work_known || !loads.is_empty();
-        let [left, right] = if has_work { beside(area) } else { [area; 2] };
-        let (captions, now) = memory(left.width);
-        let (window, styles, [mark, work_mark]) = (self.window, self.styles, self.marks);
-        let held = self.held();
-        let (scale, color) = (memory_scale, ChartColor::Memory);
-        let plot = Plot { window, captions, now, scale, mark, color, styles };
-        plot.draw(left, canvas, |columns| chart::memory(held, window, columns));
-        if has_work {
-            let (captions, now) = work(right.width);
-            let (scale, mark, color) = (work_scale, work_mark, ChartColor::Work);
-            let plot = Plot { window, captions, now, scale, mark, color, styles };
-            plot.draw(right, canvas, |columns| chart::utilization(loads, window, columns));
-        }
-    }
-
-    fn loads(&self) -> &[Bucket] {
-        chart::past(self.series.map_or(&[], MemorySeries::loads), self.window)
-    }
-
-    fn held(&self) -> &[Bucket] {
-        chart::past(self.series.map_or(&[], MemorySeries::buckets), self.window)
-    }
-
-    fn max_bytes(&self) -> Option<u64> {
-        self.held().iter().map(|bucket| bucket.high).max()
-    }
-}
-
-/// Returns captions, longest first. `plot` draws the longest caption that fits.
-fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<String> {
-    let pid = subject.row.key.identity.pid;
-    let gpu = subject.place_on_gpus().unwrap_or_default();
-    let named = format!("{pid} {quantity} on GPU {gpu}");
-    let room = width.saturating_sub(columns(&named) + 2);
-    let mut captions = Vec::new();
-    if room >= COMMAND_MIN {
-        let command = text::row_command(subject, room);
-        captions.push(format!("{named}  {}", fit(&command, usize::from(room))));
-    }
-    captions.extend([named, format!("{pid} {quantity}"), quantity.to_owned()]);
-    captions
-}
-
-/// Predicts when a leak will fill the GPU. Returns `None` without an active finding that contains a forecast, or if the
-/// finding is about several GPUs. Also returns `None` for a MIG instance, which cannot use all free memory of the GPU.
-fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
-    let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
-    let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;
-    match &finding.gpus[..] {
-        [only] if only.index == gpu.index => finding.evidence.forecast(),
-        _ => None,
-    }
+    parts
 }

@@ -81,15 +81,19 @@ pub fn open(app: &mut App) -> Option<Effect> {
 }
 
 pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
+    let screen = app.area;
     let Mode::Columns(list) = &mut app.mode else {
         return None;
     };
+    let page = usize::from(list.visible_area(screen).0.height.saturating_sub(2).max(1));
     let last = list.entries.len() - 1;
     match action? {
         KeyAction::Down => list.cursor = last.min(list.cursor + 1),
         KeyAction::Up => list.cursor = list.cursor.saturating_sub(1),
-        KeyAction::PageUp | KeyAction::First => list.cursor = 0,
-        KeyAction::PageDown | KeyAction::Last => list.cursor = last,
+        KeyAction::PageUp => list.cursor = list.cursor.saturating_sub(page),
+        KeyAction::PageDown => list.cursor = last.min(list.cursor + page),
+        KeyAction::First => list.cursor = 0,
+        KeyAction::Last => list.cursor = last,
         KeyAction::SwitchColumn => {
             list.switch();
             if list.chosen().is_none() {
@@ -168,19 +172,6 @@ mod tests {
         list.cursor = 3;
         list.switch();
         assert_eq!(ColumnList::new(&list.chosen().unwrap()).entries, list.entries);
-    }
-
-    #[test]
-    fn a_column_moves_with_the_cursor_and_stops_at_the_ends() {
-        let mut list = ColumnList::new(&Columns::default());
-        let (first, _) = list.entries[0];
-        for (steps, to) in [(-1, 0), (1, 1), (1, 2), (-1, 1)] {
-            list.shift(steps);
-            assert_eq!((list.cursor, list.entries[to].0), (to, first));
-        }
-        list.cursor = list.entries.len() - 1;
-        list.shift(1);
-        assert_eq!(list.cursor, list.entries.len() - 1);
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
             clean(&undecided.reason, 400)
         )
     });
-    let unavailable = unavailable(&screenful.snapshot, form != Form::Totals);
+    let unavailable = unavailable(&screenful.snapshot, form == Form::Lines);
     let missing = unread.into_iter().chain(unavailable);
     let suspects = screenful.suspects.iter().map(|suspect| {
         let message = clean(&suspect.message, MESSAGE_CHARS);

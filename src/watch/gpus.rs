@@ -1,4 +1,4 @@
-//! The GPU panel: a card or a line for each GPU and its MIG devices, or one line with totals.
+//! The GPU panel: a line for each GPU and its MIG devices, a cell for each GPU, or one line with totals.
 //!
 //! A GPU that stops answering keeps its last values and is marked `stale`. A GPU whose values could
 //! not be read is marked `lost`, with the error.
@@ -7,44 +7,35 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 
-use super::charts::{HistoryCharts, gpu_grid, window};
-use super::layout::gpus::card_area;
+use super::charts::{self, Charted, window};
+use super::layout::gpus::cell_area;
 use super::layout::{Form, Layout};
 use super::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use super::state::App;
 use super::text::{NOT_AVAILABLE, UNKNOWN, clean, columns};
-use super::theme::{ChartColor, Styles};
-use super::view::bar::{bar, legend, share_style};
-use super::view::chart::{self, ChartWindow};
+use super::theme::Styles;
+use super::view::bar::{bar, legend};
+use super::view::chart::{self, ChartWindow, Layer};
 use super::view::line_writer::LineWriter;
 use super::view_model::percent;
 use crate::history::memory_series::MemorySeries;
-use crate::model::field::gpu::{self, CARD_FIELDS, GpuField};
+use crate::model::field::gpu::{self, FACT_FIELDS, GpuField, UTILIZATION};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
-use crate::units::{Bytes, Span};
-use crate::watch::layout::CHARTS_ROWS_MIN;
+use crate::units::{Bytes, GIB, Span};
 
 /// Returns the index of the GPU under the mouse, in the panel or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     let at = Position { x, y };
     let gpus = app.shown_gpus();
-    let found = match layout.gpus.contains(at) {
-        true => in_panel(&gpus, layout, at),
-        false => {
-            let grid = gpu_grid(app, layout)?;
-            (0..gpus.len()).find(|&gpu| grid.cell(gpu).contains(at))
-        }
-    };
-    gpus.get(found?).map(|gpu| gpu.index)
+    match layout.gpus.contains(at) {
+        true => gpus.get(in_panel(&gpus, layout, at)?).map(|gpu| gpu.index),
+        false => charts::hit(app, layout, at).map(|gpu| gpu.index),
+    }
 }
 
 fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     let area = layout.gpus;
     match layout.gpu_form {
-        Form::Cards => (0..gpus.len()).rev().find(|&gpu| {
-            let card = card_area(area, gpus.len(), gpu);
-            card.x <= at.x && card.y <= at.y
-        }),
         Form::Lines => {
             let has_parts = has_room_for_parts(gpus, area);
             let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
@@ -54,6 +45,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
                 usize::from(at.y - area.y) < end
             })
         }
+        Form::Cells => (0..gpus.len()).find(|&gpu| cell_area(area, gpus.len(), gpu).contains(at)),
         Form::Totals => None,
     }
 }
@@ -76,23 +68,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         return;
     }
     let (shown, gpus) = (app.shown_shares(), app.shown_gpus());
+    let window = window(&app.judged.all_series, snapshot);
     match layout.gpu_form {
-        Form::Cards => {
-            let window = window(&app.judged.all_series, snapshot);
-            for (at, &(gpu, shares)) in shown.iter().enumerate() {
-                let card = Card {
-                    snapshot,
-                    gpu,
-                    shares,
-                    charts: HistoryCharts::new(app.judged.all_series.gpu(gpu), window, styles),
-                    styles,
-                };
-                card.draw(card_area(area, shown.len(), at), canvas);
-            }
-        }
         Form::Lines => {
-            let window = window(&app.judged.all_series, snapshot);
-            let columns = GpuColumns::new(&shown, area.width);
+            let charts = charts::shown(app, layout);
+            let has_charts = charts.iter().any(|(_, chart)| matches!(chart, Charted::Gpu(_)));
+            let columns = GpuColumns::new(&shown, area.width, has_charts);
             let mut writer = LineWriter::new(canvas, heading, 0);
             columns.heading(&window.label(), styles, &mut writer);
             let has_parts = has_room_for_parts(&gpus, area);
@@ -110,10 +91,53 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
                 }
             }
         }
+        Form::Cells => {
+            let texts = gpus.iter().map(|gpu| columns(&gpu.index.to_string()));
+            let index = texts.max().unwrap_or(0);
+            for (at, &(gpu, shares)) in shown.iter().enumerate() {
+                let cell = cell_area(area, shown.len(), at);
+                draw_cell(gpu, shares, index, styles, &mut LineWriter::new(canvas, cell, 0));
+            }
+        }
         Form::Totals => {
             LineWriter::new(canvas, area, 0).text(&sum(&gpus), styles.plain());
         }
     }
+}
+
+/// Minimum width of a cell that shows the memory in numbers.
+const CELL_WITH_MEMORY: u16 = 25;
+
+/// Draws index, bar, memory and utilization of a GPU. `index` is the width of the index.
+fn draw_cell(
+    gpu: &Gpu,
+    shares: &GpuShares,
+    index: u16,
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
+    let has_memory = writer.room() >= CELL_WITH_MEMORY;
+    // In a narrow cell, the bar follows the index immediately.
+    let gap = u16::from(writer.room() > index + 9);
+    writer.right(&gpu.index.to_string(), index, styles.strong()).skip(gap);
+    if is_lost(gpu) {
+        writer.text("lost", styles.alarm());
+        return;
+    }
+    let is_stale = gpu.stale_seconds.is_some();
+    let (figure, style) = match is_stale {
+        true => (" stale".to_owned(), styles.alarm()),
+        false => (UTILIZATION.short(gpu), figure_style(&UTILIZATION, gpu, styles)),
+    };
+    let gib = |bytes: u64| bytes as f64 / GIB as f64;
+    let memory = gpu.memory.filter(|_| has_memory).map_or_else(String::new, |memory| {
+        format!("{:.0}/{:.0}", gib(memory.used_bytes), gib(memory.total_bytes))
+    });
+    let memory_width = if has_memory { 8 } else { 0 };
+    let width = columns(&figure).max(5);
+    let bar_width = writer.room().saturating_sub(memory_width + width);
+    bar(shares.whole.as_ref(), is_stale, bar_width, styles, writer);
+    writer.right(&memory, memory_width, styles.plain()).right(&figure, width, style);
 }
 
 #[derive(Clone, Copy)]
@@ -122,7 +146,7 @@ enum Part {
     Name,
     Bar,
     Memory,
-    Chart(ChartColor),
+    Chart,
     Figure(&'static GpuField),
 }
 
@@ -136,7 +160,7 @@ const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
 
 impl GpuColumns {
-    fn new(shown: &[(&Gpu, &GpuShares)], width: u16) -> Self {
+    fn new(shown: &[(&Gpu, &GpuShares)], width: u16, has_charts: bool) -> Self {
         let widest = |text: &dyn Fn(&Gpu) -> u16| {
             let texts = shown.iter().map(|(gpu, _)| text(gpu));
             texts.max().unwrap_or(0)
@@ -155,9 +179,9 @@ impl GpuColumns {
         let memory = memory.max(6);
         let name = widest(&|gpu| of_parts(gpu, &part_name).max(columns(&name(gpu)))).clamp(4, 24);
         let chart = match width {
-            0..100 => 8,
-            100..140 => 12,
-            _ => 20,
+            0..100 => 9,
+            100..140 => 13,
+            _ => 21,
         };
         let figure = |field: &'static GpuField| {
             let widest = || widest(&|gpu| columns(&field.short(gpu))).max(columns(field.heading));
@@ -166,12 +190,16 @@ impl GpuColumns {
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
         // Columns from most to least important. If room is short, columns at the end are dropped.
-        let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
+        let mut columns =
+            vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN.max(width / 6))];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows the current memory, so the utilization chart gets room before the memory chart.
-        columns.push((Part::Chart(ChartColor::Work), chart));
-        columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
+        // Where charts are shown, known facts replace the chart of the line.
+        let is_known = |field: &&GpuField| shown.iter().any(|(gpu, _)| field.short(gpu) != UNKNOWN);
+        match has_charts {
+            true => columns.extend(FACT_FIELDS.iter().filter(is_known).map(figure)),
+            false => columns.push((Part::Chart, chart)),
+        }
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
         columns.extend(faint.map(figure));
         // The last column needs no blank after it.
@@ -189,9 +217,8 @@ impl GpuColumns {
             Part::Name => 1,
             Part::Bar => 2,
             Part::Memory => 3,
-            Part::Chart(ChartColor::Memory) => 4,
-            Part::Chart(ChartColor::Work) => 5,
-            Part::Figure(_) => 6,
+            Part::Chart => 4,
+            Part::Figure(_) => 5,
         });
         Self { columns, shares: drawn_shares(shown) }
     }
@@ -208,8 +235,7 @@ impl GpuColumns {
                 Part::Index => ("GPU".to_owned(), true),
                 Part::Name => ("NAME".to_owned(), false),
                 Part::Memory => ("USED".to_owned(), true),
-                Part::Chart(ChartColor::Memory) => (format!("MEM {span}"), false),
-                Part::Chart(ChartColor::Work) => (format!("UTIL {span}"), false),
+                Part::Chart => (format!(" UTIL {span}"), false),
                 Part::Figure(field) => (field.heading.to_owned(), true),
             };
             match is_right {
@@ -253,21 +279,12 @@ impl GpuColumns {
                     writer.skip(width);
                 }
                 Part::Memory => used(gpu.memory, shares.whole.as_ref(), width, styles, writer),
-                Part::Chart(color) => {
-                    let (area, canvas) = writer.reserve(width);
-                    if let Some(series) = series {
-                        let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
-                        let (values, top) = match color {
-                            ChartColor::Memory => {
-                                (chart::memory(series.buckets(), window, width), total)
-                            }
-                            ChartColor::Work => {
-                                (chart::utilization(series.loads(), window, width), 100.0)
-                            }
-                        };
-                        let style = |is_line| styles.chart(color, is_line);
-                        chart::draw_values(&values, top, style, area, canvas);
-                    }
+                Part::Chart => {
+                    let (area, canvas) = writer.skip(1).reserve(width - 1);
+                    let loads = series.map_or(&[][..], MemorySeries::loads);
+                    let values = chart::utilization(loads, window, area.width);
+                    let layer = Layer { glyph: '▇', style: styles.heading(), values };
+                    chart::draw_area(&[layer], 100.0, area, canvas);
                 }
                 Part::Figure(_) if is_stale => {
                     let seconds = gpu.stale_seconds.unwrap_or_default();
@@ -342,149 +359,6 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     shares
 }
 
-const NAME_MIN: u16 = 12;
-/// Minimum width of a card that shows all figures. Narrower cards show only figures that indicate load.
-const WIDE: u16 = 90;
-const PART: (u16, u16) = (6, 16);
-
-struct Card<'a> {
-    snapshot: &'a Snapshot,
-    gpu: &'a Gpu,
-    shares: &'a GpuShares,
-    charts: HistoryCharts<'a>,
-    styles: Styles,
-}
-
-impl Card<'_> {
-    fn draw(&self, area: Rect, canvas: &mut Buffer) {
-        self.title(&mut LineWriter::new(canvas, area, 0));
-        self.memory(&mut LineWriter::new(canvas, area, 1));
-        self.figures(&mut LineWriter::new(canvas, area, 2));
-        let mut line = 3;
-        for device in self.gpu.mig_devices.iter().zip(&self.shares.devices) {
-            self.part(device, &mut LineWriter::new(canvas, area, line));
-            line += 1;
-        }
-        let rest = Rect {
-            y: area.y + line.min(area.height),
-            height: area.height.saturating_sub(line),
-            ..area
-        };
-        self.charts(rest, canvas);
-    }
-
-    fn title(&self, writer: &mut LineWriter<'_>) {
-        let (gpu, styles) = (self.gpu, self.styles);
-        let (index, name) = (gpu.index.to_string(), name(gpu));
-        let is_wide = writer.room() >= WIDE;
-        let mut figures = match gpu.stale_seconds {
-            // A stale GPU has no current utilization, so the mark replaces it.
-            Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
-            None if is_lost(gpu) => Vec::new(),
-            None => figures(gpu, is_wide, styles),
-        };
-        let name_min = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
-        let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_min);
-        figures.retain(|(figure, _)| {
-            let width = 2 + columns(figure);
-            let fits = width <= room;
-            room -= if fits { width } else { 0 };
-            fits
-        });
-        writer.text(&index, styles.strong()).skip(1);
-        writer.left(&name, name_min + room, styles.strong());
-        for (figure, style) in figures {
-            writer.skip(2).text(&figure, style);
-        }
-    }
-
-    fn memory(&self, writer: &mut LineWriter<'_>) {
-        let (gpu, styles) = (self.gpu, self.styles);
-        if is_lost(gpu) {
-            let text = lost_text(self.snapshot, gpu, writer.room());
-            writer.text(&text, styles.alarm());
-            return;
-        }
-        if let Some(reason) = reason(gpu) {
-            writer.text(&format!("memory {NOT_AVAILABLE}: {reason}"), styles.faint());
-            return;
-        }
-        self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
-    }
-
-    fn bar(
-        &self,
-        memory: Option<Memory>,
-        shares: Option<&MemoryShares>,
-        writer: &mut LineWriter<'_>,
-    ) {
-        let styles = self.styles;
-        let fullness = memory
-            .filter(|memory| memory.total_bytes > 0)
-            .map(|memory| percent(memory.used_bytes, memory.total_bytes));
-        let mut text = memory_text(memory);
-        if let Some(percent) = fullness {
-            text.push_str(&format!(" ({percent:.0}%)"));
-        }
-        let width = writer.room().saturating_sub(columns(&text) + 1);
-        let is_stale = self.gpu.stale_seconds.is_some();
-        bar(shares, is_stale, width, styles, writer);
-        let style = shares.map_or(styles.plain(), |shares| styles.strain(shares.level()));
-        writer.skip(1).text(&text, style);
-    }
-
-    /// Writes the sizes of the shares, in the colours of the bar.
-    fn figures(&self, writer: &mut LineWriter<'_>) {
-        let styles = self.styles;
-        let Some(shares) = &self.shares.whole else {
-            return;
-        };
-        for share in MemoryShare::ALL {
-            if !shares.has(share) {
-                continue;
-            }
-            let text = format!("{} {}", share.name(), Bytes(shares.bytes(share)));
-            if columns(&text) + 2 > writer.room() {
-                return;
-            }
-            writer
-                .text(share.glyph(), share_style(share, styles))
-                .skip(1)
-                .text(&text, styles.plain())
-                .skip(2);
-        }
-    }
-
-    fn part(
-        &self,
-        (device, shares): (&MigDevice, &Option<MemoryShares>),
-        writer: &mut LineWriter<'_>,
-    ) {
-        let styles = self.styles;
-        let (number, profile) = PART;
-        writer
-            .left(&device.name_on(self.gpu.index), number, styles.plain())
-            .left(part_name(device).trim_start(), profile, styles.plain())
-            .skip(1);
-        self.bar(device.memory, shares.as_ref(), writer);
-    }
-
-    fn charts(&self, area: Rect, canvas: &mut Buffer) {
-        if area.height < CHARTS_ROWS_MIN {
-            return;
-        }
-        self.charts.draw_gpu(self.gpu, "", area, canvas);
-    }
-}
-
-/// Returns the figures of a card other than memory, most informative first.
-fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
-    let judged = gpu::on_screen().into_iter();
-    let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
-    let others = CARD_FIELDS.iter().filter(|_| is_wide).map(|field| (field, styles.faint()));
-    judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
-}
-
 /// Formats the totals of all GPUs, such as `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
@@ -511,7 +385,7 @@ fn reason(gpu: &Gpu) -> Option<String> {
 }
 
 /// Formats memory use, such as `8.1/45.0 GiB`. Both units are written if they differ.
-fn used_of_total(used: u64, total: u64) -> String {
+pub fn used_of_total(used: u64, total: u64) -> String {
     let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
     match (used.split_once(' '), total.split_once(' ')) {
         (Some((number, unit)), Some((_, whole))) if unit == whole => format!("{number}/{total}"),

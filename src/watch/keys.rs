@@ -49,6 +49,8 @@ pub enum KeyAction {
     Now,
     Faster,
     Slower,
+    WidenCharts,
+    NarrowCharts,
     NextForm,
     NextTheme,
     Help,
@@ -155,14 +157,16 @@ const TIME: &[Binding] = &[
     ("N", "start of the previous finding", Do::PreviousFinding),
     ("@", "go to a time: 10:04, -5m, +1h", Do::Seek),
     ("L", "go to the newest sample", Do::Now),
-    ("+ =", "sample more often; play faster", Do::Faster),
-    ("-", "sample less often; play slower", Do::Slower),
+    (")", "sample more often; play faster", Do::Faster),
+    ("(", "sample less often; play slower", Do::Slower),
 ];
 
 const SCREEN: &[Binding] = &[
     ("? h F1", "show this help", Do::Help),
     ("F2", "choose the table's columns", Do::Columns),
     ("v", "change the form of the GPU panel", Do::NextForm),
+    ("+ =", "widen the charts beside the table", Do::WidenCharts),
+    ("-", "narrow the charts beside the table", Do::NarrowCharts),
     ("C", "next theme", Do::NextTheme),
     ("H", "show the list of hosts (--host)", Do::Hosts),
     ("Ctrl-L Ctrl-R", "redraw the screen", Do::Repaint),
@@ -177,6 +181,7 @@ const PAGE: &[Binding] = &[
     ("k Up", "a line up", Do::Up),
     ("Space PgDn", "a screenful down", Do::PageDown),
     ("x K F9 Del", "show the plan to kill the process", Do::Reap),
+    ("R", "free memory, keep running", Do::Release),
     ("Esc Enter q", "back", Do::Back),
 ];
 
@@ -249,7 +254,8 @@ const HINTS: &[Hint] = &[
     hint(Context::Main, "R", "Release", 13),
     hint(Context::Page, "F1", "Help", 1),
     hint(Context::Page, "F9", "Kill", 2),
-    hint(Context::Page, "j k", "Scroll", 3),
+    hint(Context::Page, "R", "Release", 3),
+    hint(Context::Page, "j k", "Scroll", 4),
     hint(Context::Page, "Esc", "Back", 0),
     hint(Context::Plan, "F1", "Help", 1),
     hint(Context::Plan, "Esc", "Leave", 0),

@@ -57,9 +57,9 @@ impl MemoryShare {
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
-            Self::Suspected => ("□", "suspected", "held; looks unused, not proven yet"),
+            Self::Suspected => ("▒", "suspected", "held; looks unused, not proven yet"),
             Self::Reclaimable => ("■", "reclaimable", "held; found unused, gpumem reap frees it"),
-            Self::Unattributed => ("▒", "unattributed", "used, but not by a visible process"),
+            Self::Unattributed => ("▓", "unattributed", "used, but not by a visible process"),
             Self::Unknown => ("▚", "unknown", "in use by an unknown process"),
             Self::Reserved => ("░", "reserved", "reserved by the driver"),
             Self::Free => ("·", "free", "free"),

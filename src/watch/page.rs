@@ -11,10 +11,10 @@ use super::keys::KeyAction;
 use super::reaping;
 use super::state::page::{About, Page, PageContent};
 use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
-use super::text::clock;
+use super::text::{MESSAGE_CHARS, clean, clock, columns, wrap};
 use super::theme::Styles;
 use super::view::line_writer::LineWriter;
-use super::view_model::Subject;
+use super::view_model::{Subject, badge};
 use crate::explain::page::ExplainPage;
 use crate::explain::{self, ExplainInput, More};
 use crate::history::memory_series::MemorySeries;
@@ -239,23 +239,70 @@ fn text_area(area: Rect) -> Rect {
     }
 }
 
-fn parts(app: &App, area: Rect) -> [Rect; 2] {
+/// Returns the areas of the answer, the charts and the text, below the notice.
+fn parts(app: &App, area: Rect) -> [Rect; 3] {
     let text = text_area(area);
-    let above = text.height.min(notice(app).is_some().into());
+    let notice = text.height.min(notice(app).is_some().into());
+    let answer = (answer(app).len() as u16).min(text.height - notice);
+    let above = notice + answer;
     // A process that is gone has no charts, so the text gets their lines.
     let has_charts = |about| match about {
         About::Process(identity) => charted(app, identity).is_some(),
         _ => true,
     };
     let page = app.page.as_ref().filter(|page| has_charts(page.about));
-    let charts =
-        page.map_or(0, |page| charts::page_rows(page.about, (text.width, text.height - above)));
+    let charts = page.map_or(0, |page| charts::page_rows(page.about, text.height - above));
     let part = |from: u16, height| Rect { y: text.y.saturating_add(from), height, ..text };
-    [part(above, charts), part(above + charts, text.height - above - charts)]
+    [part(notice, answer), part(above, charts), part(above + charts, text.height - above - charts)]
+}
+
+/// Returns the verdict on the page's process, and the keys and commands that free its memory.
+fn answer(app: &App) -> Vec<Vec<(String, ratatui::style::Style)>> {
+    let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
+    let Some(Page {
+        about: About::Process(identity), content: PageContent::Report(report), ..
+    }) = &app.page
+    else {
+        return Vec::new();
+    };
+    let mut findings = report.findings.iter();
+    let finding = findings.find(|finding| finding.resolved_at.is_none());
+    let suspect = charted(app, *identity).and_then(|subject| subject.suspect);
+    let (mark, style, message) = match (finding, suspect) {
+        (Some(finding), _) => {
+            (badge(finding), styles.badge(finding.severity), finding.message.as_str())
+        }
+        (None, Some(suspect)) => (suspect.mark.to_string(), styles.suspected(), &*suspect.message),
+        (None, None) => ("no finding".to_owned(), styles.strong(), ""),
+    };
+    let message = clean(message, MESSAGE_CHARS);
+    let width = text_area(app.area).width.saturating_sub(columns(&mark) + 1);
+    let mut verdict: Vec<_> = wrap(&message, width, 2)
+        .into_iter()
+        .map(|text| {
+            vec![(" ".repeat(mark.len() + 1), styles.plain()), (text.into(), styles.plain())]
+        })
+        .collect();
+    match verdict.first_mut() {
+        Some(first) => first[0] = (format!("{mark} "), style),
+        None => verdict.push(vec![(mark, style)]),
+    }
+    let commands = [("R", &report.own_commands.release), ("x", &report.own_commands.kill)];
+    let mut line = Vec::new();
+    for (key, command) in commands {
+        let Some(command) = command else { continue };
+        if !line.is_empty() {
+            line.push((" · ".to_owned(), styles.faint()));
+        }
+        line.push((key.to_owned(), styles.key()));
+        line.push((format!(" {}", clean(command, MESSAGE_CHARS)), styles.plain()));
+    }
+    verdict.extend((!line.is_empty()).then_some(line));
+    verdict
 }
 
 fn body(app: &App, area: Rect) -> Rect {
-    parts(app, area)[1]
+    parts(app, area)[2]
 }
 
 /// Returns a notice if the process is gone, or if the time of the page differs from that of the findings or of the
@@ -424,7 +471,13 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     if let Some(notice) = notice(app) {
         LineWriter::new(canvas, text_area(area), 0).text(&notice, styles.caution());
     }
-    let [above, body] = parts(app, area);
+    let [answer_area, above, body] = parts(app, area);
+    for (at, line) in (0..answer_area.height).zip(answer(app)) {
+        let mut writer = LineWriter::new(canvas, answer_area, at);
+        for (text, style) in line {
+            writer.text(&text, style);
+        }
+    }
     match page.about {
         _ if above.is_empty() => {}
         About::Process(identity) => {
@@ -433,9 +486,11 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
             }
         }
         About::Gpu(index) => {
-            let mut gpus = app.screenful.iter().flat_map(|screenful| &screenful.snapshot.gpus);
+            let Some(screenful) = &app.screenful else { return };
+            let mut gpus = screenful.snapshot.gpus.iter();
             if let Some(gpu) = gpus.find(|gpu| gpu.index == index) {
-                charts::draw_gpu_page(app, gpu, styles, above, canvas);
+                let window = charts::window(&app.judged.all_series, &screenful.snapshot);
+                charts::draw_gpu(app, gpu, (window, styles), above, canvas);
             }
         }
         About::Environment(_) | About::Totals => {}

@@ -80,12 +80,6 @@ pub struct Styles {
     pub has_color: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChartColor {
-    Memory,
-    Work,
-}
-
 impl Styles {
     fn colored(self, role: Role) -> Style {
         if !self.has_color {
@@ -197,13 +191,9 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// Returns the style of a chart's top line, or of the area below the line.
-    pub fn chart(self, color: ChartColor, is_line: bool) -> Style {
-        let style = self.colored(match color {
-            ChartColor::Memory => Role::Memory,
-            ChartColor::Work => Role::Heading,
-        });
-        if is_line { style } else { style.add_modifier(Modifier::DIM) }
+    /// Returns the style of the line of utilization in a chart.
+    pub fn load(self) -> Style {
+        self.key().remove_modifier(Modifier::DIM)
     }
 
     pub fn suspected(self) -> Style {

@@ -110,7 +110,7 @@ fn the_readme_lists_every_kind_of_finding() {
 
 /// The pictures in the README: name, size and pressed keys.
 const PICTURES: &[(&str, &str, &str)] =
-    &[("watch", "120x40", "j"), ("leak", "120x40", "jjjj<Enter>")];
+    &[("watch", "160x50", "j"), ("leak", "120x40", "jjjj<Enter>")];
 /// Limit for quick loading of the README.
 const MAX_PICTURE_BYTES: usize = 300_000;
 

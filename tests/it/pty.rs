@@ -564,7 +564,7 @@ fn a_live_screen_pauses_and_returns_to_now() {
     assert!(text.contains("2.0 GiB") && !text.contains("7.0 GiB"), "{text}");
     terminal.press("L");
     terminal.wait_for("new value", |text| text.contains("7.0 GiB"));
-    terminal.press("-");
+    terminal.press("(");
     terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
     terminal.quit();
 }

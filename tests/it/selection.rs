@@ -60,13 +60,13 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
 /// Returns the processes in the table of `watch`.
 fn watch(replay: &str, more: &[&str]) -> Pids {
     let output =
-        run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat()).exits(0);
+        run(&[&["watch", "--once", "--size=150x60", "--replay", replay], more].concat()).exits(0);
     let lines = output
         .stdout
         .lines()
         .skip_while(|line| !(line.trim_start().starts_with("GPU") && line.contains(" PID")));
     // After the table, the screen can contain findings, or a blank line and charts.
-    let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("──");
+    let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with(['─', '┌']);
     let rows = lines.skip(1).take_while(is_row);
     let pid = |line: &str| {
         // Marks for a finding or the selection can precede the GPU.

@@ -4,7 +4,9 @@
 //! table, because it is split by holder and has separate columns.
 
 use super::{STAYS, UNKNOWN};
+use crate::model::escape::escape;
 use crate::model::snapshot::Gpu;
+use crate::units::MIB;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FillLevel {
@@ -46,11 +48,11 @@ pub struct GpuField {
     /// Returns the fill level, or `None` if it is unknown or has no meaning.
     pub level: fn(&Gpu) -> Option<FillLevel>,
     pub is_work: bool,
-    label: &'static str,
-    shown_unknown: bool,
     prefix: &'static str,
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
+    /// The value if it is not a number.
+    words: fn(&Gpu) -> Option<String>,
     most: fn(&Gpu) -> Option<f64>,
 }
 
@@ -65,11 +67,10 @@ const VALUE: GpuField = GpuField {
     from_columns: 0,
     level: |_| None,
     is_work: false,
-    label: "",
-    shown_unknown: true,
     prefix: "",
     units: ["", ""],
     value: |_| None,
+    words: |_| None,
     most: |_| None,
 };
 
@@ -80,7 +81,6 @@ pub const UTILIZATION: GpuField = GpuField {
     width: 5,
     level: |gpu| Some(FillLevel::new(f64::from(gpu.gpu_percent?), [50.0, 90.0])),
     is_work: true,
-    label: "util ",
     units: ["%", "%"],
     value: |gpu| gpu.gpu_percent.map(f64::from),
     ..VALUE
@@ -133,34 +133,45 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         need: 3,
         width: 3,
         from_columns: 100,
-        shown_unknown: false,
         prefix: "P",
         value: |gpu| gpu.performance_state.map(f64::from),
         ..VALUE
     },
 ];
 
-/// The values that only a card shows, most important first.
-pub const CARD_FIELDS: [GpuField; 3] = [
+/// The values that the screen shows if a chart shows the utilization over time, most important first.
+pub const FACT_FIELDS: [GpuField; 4] = [
     GpuField {
-        label: "SM ",
-        shown_unknown: false,
+        heading: "SM CLOCK",
         units: [" MHz", " MHz"],
         value: |gpu| gpu.sm_clock_mhz.map(f64::from),
         ..VALUE
     },
     GpuField {
-        label: "memory busy ",
-        shown_unknown: false,
-        units: ["%", "%"],
-        value: |gpu| gpu.memory_percent.map(f64::from),
+        heading: "PCIE IN/OUT",
+        words: |gpu| {
+            let mebibytes = |bytes: u64| bytes as f64 / MIB as f64;
+            let received = mebibytes(gpu.pcie_received_bytes_per_second?);
+            let sent = mebibytes(gpu.pcie_sent_bytes_per_second?);
+            Some(format!("{received:.0}/{sent:.0} MiB/s"))
+        },
         ..VALUE
     },
     GpuField {
-        label: "fan ",
-        shown_unknown: false,
+        heading: "FAN",
         units: ["%", "%"],
         value: |gpu| gpu.fan_percent.map(f64::from),
+        ..VALUE
+    },
+    GpuField {
+        heading: "THROTTLED",
+        words: |gpu| {
+            Some(match gpu.throttle_reasons.as_deref()? {
+                [] => "no".to_owned(),
+                [only] => escape(only).into_owned(),
+                [first, more @ ..] => format!("{} +{}", escape(first), more.len()),
+            })
+        },
         ..VALUE
     },
 ];
@@ -180,13 +191,11 @@ impl GpuField {
 
     /// Formats the value for the screen, such as `34°C` or `52/70 W`.
     pub fn short(&self, gpu: &Gpu) -> String {
-        self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
+        (self.words)(gpu).unwrap_or_else(|| self.number(gpu))
     }
 
-    /// Formats the value for a card, such as `util 37%`. Returns `None` if the value is unknown and cards omit it then.
-    pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
-        let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
-        is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))
+    fn number(&self, gpu: &Gpu) -> String {
+        self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
     fn write(&self, value: Option<f64>, most: Option<f64>, unit: &str) -> String {

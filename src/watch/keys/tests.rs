@@ -33,14 +33,3 @@ fn a_key_with_an_unbound_modifier_does_nothing() {
     assert_eq!(main(KeyCode::Char('G'), KeyModifiers::SHIFT), Some(KeyAction::Last));
     assert_eq!(main(KeyCode::Char('7'), KeyModifiers::NONE), Some(KeyAction::Gpu(7)));
 }
-
-#[test]
-fn a_context_adds_its_keys_to_those_of_the_table() {
-    let space = event(KeyCode::Char(' '), KeyModifiers::NONE);
-    assert_eq!(action(Context::Main, &space), Some(KeyAction::Tag));
-    assert_eq!(action(Context::Page, &space), Some(KeyAction::PageDown));
-    let pause = event(KeyCode::Char('p'), KeyModifiers::NONE);
-    assert_eq!(action(Context::Page, &pause), Some(KeyAction::Pause));
-    let next = event(KeyCode::Char('n'), KeyModifiers::CONTROL);
-    assert_eq!(action(Context::Columns, &next), Some(KeyAction::Down));
-}

@@ -1,25 +1,20 @@
-//! Layout of the GPU panel: cards, lines or totals.
+//! Layout of the GPU panel: lines, cells or totals.
 
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Minimum width of a card beside other cards.
-const CARD: u16 = 56;
-const CARD_GAP: u16 = 2;
-/// Number of lines above a card's chart: name, bar, figures, caption.
-const CARD_LINES: u16 = 4;
-const CHART_ROWS_MIN: u16 = 2;
-const CHART_ROWS_MAX: u16 = 12;
-/// Maximum number of GPUs for which cards are the default.
-const CARDS_MAX: usize = 2;
+/// Usual and minimum width of a cell: an index, a bar and the utilization, with a gap.
+const CELL: [u16; 2] = [20, 10];
+const CELLS_ACROSS_MAX: u16 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    Cards,
     /// A line for each GPU and, if there is room, for each MIG device.
     Lines,
+    /// A grid with a bar and the utilization of each GPU.
+    Cells,
     Totals,
 }
 
@@ -27,9 +22,9 @@ impl Form {
     /// Returns the form that follows `form` when the user switches forms. `None` is the automatic form.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
-            None => Some(Self::Cards),
-            Some(Self::Cards) => Some(Self::Lines),
-            Some(Self::Lines) => Some(Self::Totals),
+            None => Some(Self::Lines),
+            Some(Self::Lines) => Some(Self::Cells),
+            Some(Self::Cells) => Some(Self::Totals),
             Some(Self::Totals) => None,
         }
     }
@@ -37,63 +32,42 @@ impl Form {
     pub fn describe(form: Option<Self>) -> &'static str {
         match form {
             None => "GPUs: automatic",
-            Some(Self::Cards) => "GPUs: cards, if they fit",
             Some(Self::Lines) => "GPUs: lines, if they fit",
+            Some(Self::Cells) => "GPUs: cells, if they fit",
             Some(Self::Totals) => "GPUs: totals",
         }
     }
 }
 
-/// Returns the first form in which all GPUs fit, and its number of rows: at most `max` for a form
-/// that the user chose, otherwise at most `usual`.
-pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
-    let (cards, budget) = match needs.form {
-        // On a short screen, rows are more useful to the other panels.
-        None if needs.gpus <= CARDS_MAX => (cards(area, usual.min(area.height / 3), needs), usual),
-        None => (None, usual),
-        // If `usual` rows are too few, use the smallest number in which the cards fit.
-        Some(Form::Cards) => ((usual..=max).find_map(|rows| cards(area, rows, needs)), max),
-        Some(Form::Lines) => (None, max),
+/// Returns the first form in which all GPUs fit, and its number of rows: at most `max` for a form that the user chose,
+/// otherwise at most `usual`.
+pub fn gpu_form(area: Rect, (max, usual): (u16, u16), needs: &LayoutNeeds) -> (Form, u16) {
+    let budget = match needs.form {
+        None => usual,
+        Some(Form::Lines | Form::Cells) => max,
         Some(Form::Totals) => return (Form::Totals, 1),
     };
-    if let Some(rows) = cards {
-        return (Form::Cards, rows);
-    }
     let count = needs.gpus.max(1);
-    let mut rows = [count.saturating_add(needs.parts), count].into_iter();
-    match rows.find(|rows| *rows <= usize::from(budget)) {
-        Some(rows) => (Form::Lines, rows as u16),
-        None => (Form::Totals, 1),
+    let mut lines = [count.saturating_add(needs.parts), count].into_iter();
+    let lines = lines.find(|rows| *rows <= usize::from(budget) && needs.form != Some(Form::Cells));
+    let cells = || {
+        let across = CELL.map(|width| usize::from((area.width / width).clamp(1, CELLS_ACROSS_MAX)));
+        let mut rows = across.into_iter().map(|across| count.div_ceil(across));
+        rows.find(|rows| *rows <= usize::from(budget))
+    };
+    match (lines, cells()) {
+        (Some(rows), _) => (Form::Lines, rows as u16),
+        (None, Some(rows)) => (Form::Cells, rows as u16),
+        (None, None) => (Form::Totals, 1),
     }
 }
 
-/// Returns the number of rows for cards with charts as tall as `budget` allows, or `None` if the cards do not fit or
-/// there are no GPUs.
-fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
-    let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
-    let down = count.div_ceil(cards_across(area.width, count));
-    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_max).ok()?);
-    let chart = (budget / down).checked_sub(lines)?;
-    (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
-}
-
-/// Returns the smallest number of cards per row that does not need an additional row.
-fn cards_across(width: u16, count: u16) -> u16 {
-    let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
-    count.div_ceil(count.div_ceil(max).max(1)).max(1)
-}
-
-pub fn card_area(area: Rect, count: usize, at: usize) -> Rect {
-    let count = u16::try_from(count).unwrap_or(u16::MAX);
-    let across = cards_across(area.width, count);
-    let (line, column) = (at / usize::from(across), at % usize::from(across));
-    let width = (area.width + CARD_GAP) / across;
-    let height = area.height / count.div_ceil(across).max(1);
-    Rect {
-        x: area.x + column as u16 * width,
-        y: area.y.saturating_add((line as u16).saturating_mul(height)),
-        width: width.saturating_sub(CARD_GAP),
-        height,
-    }
-    .intersection(area)
+/// Returns the area of a cell. The cells fill the columns of the grid from top to bottom.
+pub fn cell_area(area: Rect, count: usize, at: usize) -> Rect {
+    let rows = usize::from(area.height.max(1));
+    let across = count.div_ceil(rows).max(1) as u16;
+    let width = area.width / across;
+    let (column, row) = ((at / rows) as u16, (at % rows) as u16);
+    // The last column of the panel is blank, like the gap after other cells.
+    Rect::new(area.x + column * width, area.y + row, width.saturating_sub(1), 1).intersection(area)
 }

@@ -29,7 +29,8 @@ pub const MOUSE: [(&str, &str); 6] = [
 ];
 
 /// Marks on the screen, except the glyphs in bars, which [`MemoryShare`] explains.
-pub const MARKS: [(&str, &str); 6] = [
+pub const MARKS: [(&str, &str); 7] = [
+    ("█ ─", "in a chart: memory in use, utilization"),
     ("-", "unknown; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
     ("0:3", "device 3 of GPU 0, under MIG"),

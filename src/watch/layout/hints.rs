@@ -33,7 +33,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<HintPosition
     // Only a page about a process has a process to kill.
     let applies = |hint: &Hint| {
         context != Context::Page
-            || hint.word != "Kill"
+            || !["Kill", "Release"].contains(&hint.word)
             || app.page.as_ref().is_some_and(Page::has_subject)
     };
     let hints = keys::hints(context).filter(applies).collect();

@@ -6,11 +6,9 @@
 //! | when | what is dropped |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | findings: 7, 4, 2 and 1 lines remain instead of 9 |
-//! | if they would exceed [`CHARTS_SHARE`] | all charts of one-line GPUs |
-//! | if the GPUs exceed half of the space | lines of the charts in their cards |
-//! | | the cards: one line per GPU and MIG device remains |
-//! | | the lines of all MIG devices |
-//! | | the lines of the GPUs: one line with totals remains |
+//! | if a process would be hidden | the load of the host, and all charts |
+//! | if the GPUs exceed half of the space | the lines of all MIG devices |
+//! | | the lines of the GPUs: a grid of cells remains, and finally one line with totals |
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
@@ -18,8 +16,9 @@
 //! focus), one line of findings and the key hints are never dropped. The GPUs get at most half of the other rows,
 //! unless the user chose a form that needs more.
 //!
-//! Rows that the table does not need go first to the findings, up to a third of the screen, and then to charts below
-//! the table. The split changes in steps of [`STEP`] rows, so that panels do not move whenever a process starts.
+//! On a wide screen, the charts of the GPUs are to the right of the other panels. On other screens, rows that the table
+//! does not need go first to the findings, up to a third of the screen, and then to charts below the table. The split
+//! changes in steps of [`STEP`] rows, so that panels do not move whenever a process starts.
 
 pub mod columns;
 pub mod gpus;
@@ -33,8 +32,8 @@ use ratatui::layout::Rect;
 /// The panels that a small screen drops, as the help describes them.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
-    ("charts", "before the table becomes shorter than they are"),
-    ("GPUs", "cards, a line each, totals"),
+    ("host, charts", "before they hide a process"),
+    ("GPUs", "a line each, cells, totals"),
     ("columns", "from the framework to the user"),
     ("below 40x10", "the essentials in words"),
 ];
@@ -46,10 +45,14 @@ pub const ROWS_MIN: u16 = 10;
 pub const TABLE_ROWS_MIN: u16 = 5;
 /// Table rows that remain while the findings have the focus.
 const TABLE_ROWS_ASIDE: u16 = 3;
-/// Table rows that remain when charts claim [`CHARTS_SHARE`].
-const TABLE_ROWS_BESIDE: u16 = 6;
-/// Maximum share of the rows of table and charts that the charts of one-line GPUs can claim.
-const CHARTS_SHARE: (u16, u16) = (3, 5);
+/// Minimum width of a screen with charts to the right of the table.
+const SIDE_FROM: u16 = 180;
+/// Minimum width of the panels to the left of the charts.
+const LEFT_MIN: u16 = 80;
+/// Share of the width that the charts get, unless the user moves the border.
+const SIDE_SHARE: (u16, u16) = (2, 5);
+/// Number of columns by which a key moves the border.
+pub const BORDER_STEP: i16 = 4;
 /// Divisor of the screen height that gives the maximum height of the findings.
 const FINDINGS_PART: u16 = 3;
 /// Number of lines that are enough to describe most processes.
@@ -61,22 +64,26 @@ const STEP: usize = 2;
 pub struct LayoutNeeds {
     pub gpus: usize,
     pub parts: usize,
-    /// Maximum number of MIG devices of one GPU.
-    pub parts_max: usize,
     /// Number of table lines, or `None` before the first sample.
     pub table: Option<usize>,
     pub is_limited: bool,
+    /// Whether the load of the host is known.
+    pub has_load: bool,
     pub findings: usize,
     pub is_in_findings: bool,
     pub is_selected: bool,
     /// Form that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
+    /// Number of columns by which the user widened the charts to the right of the table.
+    pub border: i16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub header: Rect,
-    /// Empty on a short screen and above cards.
+    /// The load of the host. Empty if it is unknown, or if the table would need the line.
+    pub host: Rect,
+    /// Empty on a short screen, and above cells and totals.
     pub gpu_heading: Rect,
     pub gpus: Rect,
     pub gpu_form: Form,
@@ -84,7 +91,7 @@ pub struct Layout {
     pub table_limits: Rect,
     pub table_heading: Rect,
     pub table: Rect,
-    /// Charts below the table. Empty unless rows are left over.
+    /// Charts to the right of the other panels, or below the table if rows are left over.
     pub charts: Rect,
     pub status: Rect,
     pub hints: Rect,
@@ -92,47 +99,86 @@ pub struct Layout {
 
 impl Layout {
     pub fn new(area: Rect, needs: &LayoutNeeds) -> Option<Self> {
+        let layout = Self::with_host(area, needs)?;
+        let is_short = usize::from(layout.table.height) < needs.table.unwrap_or(0);
+        match needs.has_load && is_short {
+            true => Self::with_host(area, &LayoutNeeds { has_load: false, ..*needs }),
+            false => Some(layout),
+        }
+    }
+
+    fn with_host(area: Rect, needs: &LayoutNeeds) -> Option<Self> {
         if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
             return None;
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // Three lines: the header, the table heading and the hints.
-        let rest = area.height - 3 - status;
+        let host = u16::from(roomy && needs.has_load);
+        // The header, the table heading and the hints.
+        let around = 3 + host;
+        let rest = area.height - around - status;
         let limits = u16::from(roomy && needs.is_limited);
+        let side = side_columns(area, needs);
+        let left = Rect { width: area.width - side, ..area };
         let max = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
-        let (gpu_form, gpu_rows) = gpu_form(area, max, max.min(rest / 2).max(1), needs);
-        let heading = match gpu_form {
-            Form::Lines => roomy,
-            Form::Cards | Form::Totals => false,
-        };
-        let heading = u16::from(heading);
-        let kept = |max| match gpu_form {
-            Form::Cards => 0,
-            Form::Lines | Form::Totals => rows_kept(area.width, max, needs.gpus),
-        };
-        let rest = area.height - 3 - heading - gpu_rows - limits;
+        let usual = max.min(rest / 2).max(1);
+        let (gpu_form, gpu_rows) = gpu_form(left, (max, usual), needs);
+        let heading = u16::from(gpu_form == Form::Lines && roomy);
+        let rest = area.height - around - heading - gpu_rows - limits;
         let max = area.height / FINDINGS_PART;
-        let (status, charts) = divide_rows(rest, (status, max), kept, needs);
+        let (status, mut free) = divide_rows(rest, (status, max), needs);
+        if side > 0 {
+            free = 0;
+        }
 
         let mut top = area.y;
-        let mut take = |height: u16| {
-            let rect = Rect::new(area.x, top, area.width, height);
+        let mut take = |width: u16, height: u16| {
+            let rect = Rect::new(area.x, top, width, height);
             top += height;
             rect
         };
-        Some(Self {
-            header: take(1),
-            gpu_heading: take(heading),
-            gpus: take(gpu_rows),
+        let width = left.width;
+        let mut layout = Self {
+            header: take(area.width, 1),
+            host: take(area.width, host),
+            gpu_heading: take(width, heading),
+            gpus: take(width, gpu_rows),
             gpu_form,
-            table_limits: take(limits),
-            table_heading: take(1),
-            table: take(rest - status - charts),
-            charts: take(charts),
-            status: take(status),
-            hints: take(1),
-        })
+            table_limits: take(width, limits),
+            table_heading: take(width, 1),
+            table: take(width, rest - status - free),
+            charts: take(width, free),
+            status: take(width, status),
+            hints: take(area.width, 1),
+        };
+        if side > 0 {
+            let top = layout.host.bottom();
+            let height = layout.hints.y - top;
+            layout.charts = Rect::new(area.x + width + 1, top, side - 1, height);
+        }
+        Some(layout)
+    }
+}
+
+/// Returns the number of columns for charts to the right of the table, with a blank before them, or 0 if the screen is
+/// too narrow or not all GPUs fit.
+fn side_columns(area: Rect, needs: &LayoutNeeds) -> u16 {
+    if area.width < SIDE_FROM {
+        return 0;
+    }
+    let (part, of) = SIDE_SHARE;
+    let width = (area.width * part / of).saturating_add_signed(needs.border);
+    let width = width.clamp(CELL_COLUMNS + 1, area.width - LEFT_MIN);
+    let height = area.height - 2 - u16::from(needs.has_load);
+    let charts = Rect { width: width - 1, height, ..area };
+    ChartGrid::new(charts, needs.gpus).map_or(0, |_| width)
+}
+
+/// Returns the number of rows that the table needs, in steps.
+fn table_rows(needs: &LayoutNeeds) -> usize {
+    match needs.table.unwrap_or(usize::MAX) {
+        0 => 1,
+        lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     }
 }
 
@@ -148,14 +194,9 @@ fn status_rows(height: u16) -> u16 {
 
 /// Divides `rest` rows between table, charts and findings. Returns the numbers of rows for findings and charts.
 ///
-/// The findings get at most `usual` rows if the table is short of rows, and otherwise at most `max` rows. `kept`
-/// returns how many of the given rows the charts claim.
-fn divide_rows(
-    rest: u16,
-    (usual, max): (u16, u16),
-    kept: impl Fn(u16) -> u16,
-    needs: &LayoutNeeds,
-) -> (u16, u16) {
+/// The findings get at most `usual` rows if the table is short of rows, and otherwise at most `max` rows. The charts get
+/// the rows that are left over.
+fn divide_rows(rest: u16, (usual, max): (u16, u16), needs: &LayoutNeeds) -> (u16, u16) {
     let wanted = needs.findings.saturating_add(1);
     let wanted = match (needs.findings, needs.is_selected) {
         (0, false) => 1,
@@ -173,20 +214,11 @@ fn divide_rows(
         false => (min.min(usual), TABLE_ROWS_MIN),
     };
     let min = min.min(rest.saturating_sub(table)).max(1);
-    let is_known = needs.gpus > 0 && needs.table.is_some();
-    let (part, of) = CHARTS_SHARE;
-    let max = (rest - min) * part / of;
-    let max = max.min((rest - min).saturating_sub(TABLE_ROWS_BESIDE));
-    let sure = if is_known { kept(max) } else { 0 };
-    let used = match needs.table.unwrap_or(usize::MAX) {
-        0 => 1,
-        lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
-    };
-    let used = at_most(used, rest - min - sure);
-    let status = wanted.min(rest - used - sure).max(min);
+    let used = at_most(table_rows(needs), rest - min);
+    let status = wanted.min(rest - used).max(min);
     let free = rest - status - used;
-    let charts = if is_known && free >= CHARTS_ROWS_MIN { free } else { 0 };
-    (status, charts)
+    let has_charts = needs.gpus > 0 && needs.table.is_some() && free >= CELL_ROWS_MIN;
+    (status, if has_charts { free } else { 0 })
 }
 
 fn stepped(lines: usize) -> usize {
@@ -197,12 +229,13 @@ fn at_most(wanted: usize, max: u16) -> u16 {
     wanted.min(usize::from(max)) as u16
 }
 
-/// Minimum height of a chart with time labels: caption, two rows of blocks, labels.
-pub const CHARTS_ROWS_MIN: u16 = 4;
-const GAP: u16 = 2;
-const CELL_COLUMNS: u16 = 38;
-/// Usual height of a chart: caption, four rows of blocks, time labels.
-const CELL_ROWS: u16 = 6;
+/// Minimum height of a chart: four rows between the edges of its frame. With fewer rows, values cannot be read within
+/// 5 %.
+pub const CELL_ROWS_MIN: u16 = 6;
+/// Height from which charts are arranged in fewer columns.
+const CELL_ROWS: u16 = 10;
+const CELL_ROWS_MAX: u16 = 22;
+const CELL_COLUMNS: u16 = 36;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartGrid {
@@ -216,45 +249,30 @@ impl ChartGrid {
     /// `count` is 0.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
-        let max = cells_across(area.width).clamp(1, count);
-        let rows = |across: u16| area.height / count.div_ceil(across);
+        let max = (area.width / CELL_COLUMNS).clamp(1, count);
+        // With an even number of rows, the middle of the axis is on the edge of a row.
+        let rows = |across: u16| area.height / count.div_ceil(across) / 2 * 2;
         // If there are too few rows, use as few columns as possible without adding a row.
         let fewest = || count.div_ceil(count.div_ceil(max));
         let across = (1..=max).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
-        let rows = rows(across);
-        (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
+        let rows = rows(across).min(CELL_ROWS_MAX);
+        (rows >= CELL_ROWS_MIN).then_some(Self { area, across, rows })
     }
 
     pub fn cell(&self, at: usize) -> Rect {
         let across = usize::from(self.across);
         let (row, column) = ((at / across) as u16, (at % across) as u16);
-        let width = (self.area.width + GAP) / self.across;
+        let left = |column: u16| {
+            (u32::from(self.area.width) * u32::from(column) / u32::from(self.across)) as u16
+        };
         Rect::new(
-            self.area.x + column * width,
+            self.area.x + left(column),
             self.area.y.saturating_add(row.saturating_mul(self.rows)),
-            width.saturating_sub(GAP),
+            left(column + 1) - left(column),
             self.rows,
         )
         .intersection(self.area)
     }
-}
-
-/// Returns the number of rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
-pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
-    let across = usize::from(cells_across(width)).max(1);
-    let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
-    let heights = (CHARTS_ROWS_MIN..=CELL_ROWS).rev().map(|rows| down.saturating_mul(rows));
-    heights.filter(|rows| *rows <= max).max().unwrap_or(0)
-}
-
-fn cells_across(width: u16) -> u16 {
-    (width + GAP) / (CELL_COLUMNS + GAP)
-}
-
-pub fn beside(area: Rect) -> [Rect; 2] {
-    let half = area.width.saturating_sub(GAP) / 2;
-    let right = (half + GAP).min(area.width);
-    [Rect { width: half, ..area }, Rect { x: area.x + right, width: area.width - right, ..area }]
 }
 
 #[cfg(test)]
@@ -262,7 +280,7 @@ mod tests {
     use super::*;
 
     const FORMS: [Option<Form>; 4] =
-        [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
+        [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
 
     fn layout(width: u16, height: u16, needs: LayoutNeeds) -> Option<Layout> {
         Layout::new(Rect::new(0, 0, width, height), &needs)
@@ -278,21 +296,28 @@ mod tests {
             assert!(width < COLUMNS_MIN || height < ROWS_MIN);
             return;
         };
+        let is_beside = layout.charts.right() > layout.table.right();
+        let below = if is_beside { Rect::ZERO } else { layout.charts };
         let mut top = 0;
         for panel in [
             layout.header,
+            layout.host,
             layout.gpu_heading,
             layout.gpus,
             layout.table_heading,
             layout.table,
-            layout.charts,
+            below,
             layout.status,
             layout.hints,
         ] {
-            assert!(panel.y >= top && panel.width == width, "{layout:?}");
-            top = panel.bottom();
+            if !panel.is_empty() {
+                assert!(panel.y >= top, "{layout:?}");
+                top = panel.bottom();
+            }
+            assert!(!is_beside || panel.height < 2 || panel.right() <= layout.charts.x);
         }
         assert_eq!(top, height, "{layout:?}");
+        assert_eq!((layout.header.width, layout.hints.width), (width, width));
         let min = match needs.is_in_findings {
             _ if needs.table == Some(0) => 1,
             true => TABLE_ROWS_ASIDE,
@@ -301,9 +326,6 @@ mod tests {
         assert!(layout.table.height >= min, "{layout:?} {needs:?}");
         assert!(layout.status.height <= (height / FINDINGS_PART).max(1), "{layout:?} {needs:?}");
         assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
-        if layout.gpu_form == Form::Cards {
-            assert!(layout.gpus.height >= 6 + needs.parts_max as u16);
-        }
     }
 
     #[test]
@@ -317,13 +339,14 @@ mod tests {
                     let needs = LayoutNeeds {
                         gpus,
                         parts,
-                        parts_max: parts.min(7),
                         table: [None, Some(0), Some(9), Some(1000)][seed % 4],
                         is_limited: seed % 7 == 0,
+                        has_load: seed.is_multiple_of(2),
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
                         is_in_findings: seed % 3 == 0,
                         is_selected: seed % 5 < 3,
                         form: FORMS[seed % 4],
+                        border: seed as i16 % 100 - 50,
                     };
                     check(width, height, needs);
                 }
@@ -332,28 +355,29 @@ mod tests {
     }
 
     #[test]
-    fn few_gpus_get_cards_and_many_gpus_get_shorter_forms() {
-        use Form::{Cards, Lines, Totals};
+    fn many_gpus_get_shorter_forms() {
+        use Form::{Cells, Lines, Totals};
         for (width, height, count, parts, asked, expected) in [
-            (80, 24, 1, 0, None, (Cards, 8)),
-            (120, 40, 2, 0, None, (Cards, 13)),
-            // The screen is too narrow for two cards side by side.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
             (200, 60, 0, 0, None, (Lines, 1)),
             (80, 24, 8, 0, None, (Lines, 8)),
-            (200, 60, 8, 0, None, (Lines, 8)),
-            (60, 15, 8, 0, None, (Totals, 1)),
-            (200, 60, 64, 0, None, (Totals, 1)),
-            (200, 60, 4, 0, Some(Cards), (Cards, 24)),
-            (200, 60, 8, 0, Some(Cards), (Cards, 24)),
-            (80, 24, 8, 0, Some(Cards), (Lines, 8)),
+            (200, 60, 16, 0, None, (Lines, 16)),
+            (60, 15, 8, 0, None, (Cells, 3)),
+            (80, 24, 16, 0, None, (Cells, 4)),
+            (80, 24, 64, 0, None, (Cells, 8)),
+            (100, 30, 64, 0, None, (Cells, 8)),
+            (200, 60, 64, 0, None, (Cells, 8)),
+            (40, 10, 16, 0, None, (Totals, 1)),
+            (200, 60, 1000, 0, None, (Totals, 1)),
             (120, 40, 1, 0, Some(Lines), (Lines, 1)),
             (80, 24, 1, 2, Some(Lines), (Lines, 3)),
             (80, 15, 1, 7, Some(Lines), (Lines, 1)),
+            (80, 24, 8, 0, Some(Cells), (Cells, 2)),
             (80, 24, 1, 0, Some(Totals), (Totals, 1)),
         ] {
-            let needs = LayoutNeeds { form: asked, parts, parts_max: parts, ..gpus(count) };
+            let table = Some(3);
+            let needs = LayoutNeeds { form: asked, parts, table, ..gpus(count) };
             let layout = layout(width, height, needs).unwrap();
             let actual = (layout.gpu_form, layout.gpus.height);
             assert_eq!(
@@ -362,6 +386,26 @@ mod tests {
             );
         }
         assert_eq!(layout(39, 60, gpus(1)), None);
+    }
+
+    #[test]
+    fn no_chart_hides_a_process_at_any_size() {
+        for (width, height) in
+            (40u16..=220).flat_map(|width| (10..=70).map(move |height| (width, height)))
+        {
+            for (count, lines) in [(1, 3), (1, 26), (2, 9), (8, 26), (16, 26), (64, 100)] {
+                let has_load = width.is_multiple_of(2);
+                let needs =
+                    LayoutNeeds { table: Some(lines), findings: 3, has_load, ..gpus(count) };
+                let layout = layout(width, height, needs).unwrap();
+                let is_beside = layout.charts.right() > layout.table.right();
+                let has_charts = !layout.charts.is_empty();
+                let shown = usize::from(layout.table.height);
+                assert!(shown >= lines || is_beside || !has_charts, "{layout:?} {needs:?}");
+                assert!(shown >= lines || layout.host.is_empty(), "{layout:?} {needs:?}");
+                assert!(!is_beside || layout.table.width >= LEFT_MIN, "{layout:?}");
+            }
+        }
     }
 
     #[test]
@@ -390,34 +434,21 @@ mod tests {
     }
 
     #[test]
-    fn panels_move_in_steps_of_several_rows() {
-        let at = |lines| {
-            let needs = LayoutNeeds { table: Some(lines), findings: 20, ..gpus(4) };
-            layout(120, 40, needs)
-        };
-        for lines in 1..40 {
-            let same = at(lines) == at(lines + 1);
-            assert!(same || lines % STEP == 0 || lines < usize::from(TABLE_ROWS_MIN), "{lines}");
-        }
-    }
-
-    #[test]
     fn chart_cells_stay_in_their_area_and_do_not_overlap() {
         for width in (40..=220).step_by(7) {
-            for height in CHARTS_ROWS_MIN..=50 {
+            for height in CELL_ROWS_MIN..=50 {
                 for count in [0, 1, 2, 3, 5, 8, 13, 64, 100_000] {
                     let area = Rect::new(3, 5, width, height);
                     let Some(grid) = ChartGrid::new(area, count) else {
-                        assert!(
-                            count == 0
-                                || usize::from(height) < count * usize::from(CHARTS_ROWS_MIN)
-                        );
+                        let is_too_low = usize::from(height) < count * usize::from(CELL_ROWS_MIN);
+                        assert!(count == 0 || is_too_low);
                         continue;
                     };
                     let cells: Vec<Rect> = (0..count).map(|at| grid.cell(at)).collect();
                     for (at, cell) in cells.iter().enumerate() {
                         assert_eq!(cell.intersection(area), *cell);
-                        assert!(cell.width >= CELL_COLUMNS - GAP && cell.height >= CHARTS_ROWS_MIN);
+                        assert!(cell.width >= CELL_COLUMNS && cell.height >= CELL_ROWS_MIN);
+                        assert!(cell.height.is_multiple_of(2), "{cell:?}");
                         assert!(cells[at + 1..].iter().all(|other| !cell.intersects(*other)));
                     }
                 }

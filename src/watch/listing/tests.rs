@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Snapshot;
 use crate::model::process::Parent;
-use crate::watch::column::Column;
 use crate::watch::sample;
 
 fn screenful(snapshot: Snapshot) -> Screenful {
@@ -158,28 +157,6 @@ fn hidden_rows_leave_the_tree_connected() {
 }
 
 #[test]
-fn rails_lead_past_children_to_the_next_sibling() {
-    let mut lines: Vec<ListingLine> =
-        [0, 1, 2, 2, 1, 0].into_iter().map(|depth| root(0, depth)).collect();
-    connect(&mut lines[..5]);
-    let rails: Vec<u32> = lines.iter().map(|line| line.rails).collect();
-    assert_eq!(rails, [0, 0, 2, 2, 0, 0]);
-    let branches: Vec<TreeBranch> = lines.iter().map(|line| line.branch).collect();
-    use TreeBranch::{Last, Middle, Root};
-    assert_eq!(branches, [Root, Middle, Middle, Last, Last, Root]);
-}
-
-#[test]
-fn all_rows_of_a_process_are_connected() {
-    let mut snapshot = sample::snapshot(2, 2);
-    sample::entry(&mut snapshot, 1, 1).pid = 4000;
-    snapshot.processes[0].uid = Some(1000);
-    let screenful = screenful(snapshot);
-    let drawn = drawn(&screenful, &listing(&screenful, |choice| choice.tree = true));
-    assert_eq!(drawn[..2], ["1┌4000", "1└4000"].map(str::to_owned));
-}
-
-#[test]
 fn a_deep_tree_is_limited_to_the_rail_bits() {
     let mut snapshot = sample::snapshot(1, 60);
     for at in 0..60 {
@@ -190,17 +167,4 @@ fn a_deep_tree_is_limited_to_the_rail_bits() {
     assert_eq!(listing.lines.len(), 60);
     assert!(listing.lines.iter().any(|line| line.depth > 20));
     assert!(listing.lines.iter().all(|line| line.depth < 32));
-}
-
-#[test]
-fn the_history_column_sorts_by_growth() {
-    let snapshot = sample::snapshot(2, 3);
-    let all_series = sample::all_series(&snapshot, 10);
-    let screenful = screenful(snapshot);
-    let choice =
-        Choice { sort: Sort { column: Column::History, reversed: false }, ..Choice::default() };
-    let listing = Listing::new(&screenful, &all_series, &choice, &CurrentUser::default());
-    let mut first = pids(&screenful, &listing);
-    first.truncate(2);
-    assert_eq!(first, [4101, 4001], "the two that leak");
 }

@@ -288,15 +288,11 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
         // Squares have a gap between them, as in most fonts.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
-        '□' => vec![
-            part(0, 3, WIDTH - 1, 1),
-            part(0, HEIGHT - 4, WIDTH - 1, 1),
-            part(0, 4, 1, HEIGHT - 8),
-            part(WIDTH - 2, 4, 1, HEIGHT - 8),
-        ],
         '▌' => vec![part(0, 0, WIDTH / 2, HEIGHT)],
         '░' => striped(WIDTH / 8),
         '▒' => striped(WIDTH / 4),
+        '▓' => striped(WIDTH * 3 / 8),
+        '▔' => vec![part(0, 0, WIDTH, HEIGHT / 8)],
         '▚' => vec![half(0, 0), half(1, 1)],
         '▁'..='▇' => {
             let height = (c as usize - '▁' as usize + 1) * HEIGHT / 8;

@@ -82,15 +82,6 @@ fn tab_switches_between_table_and_findings() {
 }
 
 #[test]
-fn tab_without_findings_keeps_the_focus_on_the_table() {
-    for mut app in [app(), finding(0)] {
-        keys(&mut app, "<Tab>");
-        assert_eq!(app.focus, Focus::Table);
-        assert!(!note(&app).is_empty());
-    }
-}
-
-#[test]
 fn selecting_a_finding_selects_its_row() {
     let mut app = finding(40);
     keys(&mut app, "<Tab>");
@@ -117,38 +108,6 @@ fn selecting_a_finding_selects_its_row() {
 }
 
 #[test]
-fn at_row_returns_the_finding_drawn_on_that_row() {
-    let mut app = finding(40);
-    keys(&mut app, "<Tab>jjjjjj");
-    let layout = app.layout().unwrap();
-    let window = findings::visible(&app, &layout).unwrap();
-    let at_row = |row| findings::at_row(&app, &layout, row);
-    assert_eq!(window.top, layout.status.y + 1, "below the title");
-    let below = window.top + window.shown as u16 * window.lines_each;
-    assert_eq!((at_row(window.top - 1), at_row(below)), (None, None));
-    assert_eq!(at_row(window.top), Some(window.first));
-    assert_eq!(at_row(below - 1), Some(window.first + window.shown - 1));
-}
-
-#[test]
-fn the_selection_follows_the_finding_and_ends_with_it() {
-    let mut app = finding(3);
-    keys(&mut app, "<Tab>j");
-    let id = app.findings.selected.clone();
-    let show = |app: &mut App, keep: &[u32]| {
-        let snapshot = sample::snapshot(1, 3);
-        let findings = keep.iter().map(|&at| sample::finding(&snapshot, 0, at)).collect();
-        app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
-    };
-    show(&mut app, &[2, 0, 1]);
-    assert_eq!((selected(&app), &app.findings.selected), (Some(2), &id));
-    show(&mut app, &[2, 0]);
-    assert_eq!((selected(&app), app.subject_of_finding()), (None, None));
-    keys(&mut app, "j");
-    assert_eq!(selected(&app), Some(0));
-}
-
-#[test]
 fn x_on_a_finding_plans_for_its_process_or_does_nothing() {
     let mut app = finding(3);
     keys(&mut app, "<Tab>jj");
@@ -166,19 +125,6 @@ fn x_on_a_finding_plans_for_its_process_or_does_nothing() {
     keys(&mut app, "x");
     assert_eq!((&app.mode, selected_pid(&app)), (&Mode::Main, None));
     assert_eq!(note(&app), "it is about a GPU; there is no process to kill");
-}
-
-#[test]
-fn enter_opens_the_explain_page_and_three_keys_close_it() {
-    let mut app = app_after_300_samples(&mut machine());
-    for leave in ["<Esc>", "q", "<Enter>"] {
-        assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
-        assert_eq!(app.mode, Mode::Page);
-        assert!(text(&app).contains("python train.py (pid 7)"), "{}", text(&app));
-        assert_eq!(keys(&mut app, leave), Some(Effect::Draw));
-        assert_eq!((&app.mode, &app.page), (&Mode::Main, &None));
-        assert_eq!(selected_pid(&app), Some(7), "the selection stays");
-    }
 }
 
 #[test]

@@ -287,7 +287,8 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(panel) = lay_out(app, area) else {
         return;
     };
-    clear(canvas, panel.whole);
+    // Half a line beside the panel would be hard to read.
+    clear(canvas, Rect { x: area.x, width: area.width, ..panel.whole });
     if panel.is_framed {
         Block::bordered().border_style(styles.faint()).render(panel.whole, canvas);
     }

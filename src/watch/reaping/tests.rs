@@ -196,20 +196,3 @@ fn a_plan_for_a_recording_uses_the_shown_time_and_sends_nothing() {
     assert!(dialog(&app).countdown.is_none());
     assert!(dialog_note(&app).contains("nothing was sent"));
 }
-
-#[test]
-fn a_long_plan_scrolls_to_its_end_and_stops_there() {
-    let mut app = app_with_sample(None);
-    let number = request_plan_for(&mut app, "gx").number;
-    let lines = (0..100).map(|at| format!("line {at}")).collect();
-    answer(&mut app, number, Proposal { lines, ..proposal(vec![target(7)]) });
-    keys(&mut app, "<End>");
-    let end = dialog(&app).offset;
-    assert!(end > 70, "{end}");
-    for (line, offset) in [("j<PgDn>", end), ("k", end - 1), ("<Home><PgUp>", 0)] {
-        keys(&mut app, line);
-        assert_eq!(dialog(&app).offset, offset, "{line}");
-    }
-    keys(&mut app, "y");
-    assert!(dialog(&app).countdown.is_some());
-}

@@ -175,6 +175,8 @@ pub struct App {
     pub theme: Theme,
     /// Form of the GPU panel that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
+    /// Number of columns by which the user widened the charts beside the table.
+    pub border: i16,
     pub end: Option<End>,
     pub trouble: Option<String>,
     pub area: Rect,
@@ -201,6 +203,7 @@ impl App {
             judged: JudgedState::new(engine),
             theme: Theme::default(),
             form: None,
+            border: 0,
             end: None,
             trouble: None,
             area: Rect::new(0, 0, columns, rows),
@@ -389,14 +392,15 @@ impl App {
             is_selected: self.table.is_chosen(),
             is_limited: self.table.choice.is_limited(),
             form: self.form,
+            border: self.border,
             ..LayoutNeeds::default()
         };
         if let Some(screenful) = &self.screenful {
+            needs.has_load = screenful.snapshot.host.load.is_some();
             let gpus = self.shown_gpus();
             needs.gpus = gpus.len();
             for gpu in gpus {
                 needs.parts += gpu.mig_devices.len();
-                needs.parts_max = needs.parts_max.max(gpu.mig_devices.len());
             }
             let lines = &self.table.listing.lines;
             // A filter without matches must not move the panels.

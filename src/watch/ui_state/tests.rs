@@ -8,7 +8,7 @@ fn app() -> App {
 
 #[test]
 fn saved_settings_are_restored() {
-    for form in [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)] {
+    for form in [None, Some(Form::Cells), Some(Form::Lines), Some(Form::Totals)] {
         for column in Column::ALL {
             let mut app = app();
             app.table.choice.sort = Sort { column, reversed: true };

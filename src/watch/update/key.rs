@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use super::{findings, gpus, playback, prompt};
 use crate::watch::column::Column;
 use crate::watch::keys::{self, Context, KeyAction};
-use crate::watch::layout::{Form, columns, help};
+use crate::watch::layout::{BORDER_STEP, Form, Layout, columns, help};
 use crate::watch::listing::Choice;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
@@ -47,11 +47,14 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Columns(_) => column_list::on_key(app, action),
         Mode::Help(line) => {
             let last = help::last_line(app.help_context, app.area);
+            let page = help::body(app.area).height.saturating_sub(1).max(1);
             app.mode = match action {
                 Some(KeyAction::Down) => Mode::Help(last.min(line + 1)),
                 Some(KeyAction::Up) => Mode::Help(line.saturating_sub(1)),
-                Some(KeyAction::PageDown | KeyAction::Last) => Mode::Help(last),
-                Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
+                Some(KeyAction::PageDown | KeyAction::Tag) => Mode::Help(last.min(line + page)),
+                Some(KeyAction::PageUp) => Mode::Help(line.saturating_sub(page)),
+                Some(KeyAction::Last) => Mode::Help(last),
+                Some(KeyAction::First) => Mode::Help(0),
                 _ => match app.help_context {
                     Context::Main | Context::Columns => Mode::Main,
                     Context::Page => Mode::Page,
@@ -159,6 +162,17 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
             app.form = Form::after(app.form);
             // If the form does not fit, the note is the only visible effect.
             app.note = Some(Form::describe(app.form).to_owned());
+        }
+        KeyAction::WidenCharts | KeyAction::NarrowCharts => {
+            let is_beside = |layout: &Layout| layout.charts.right() > layout.table.right();
+            let left = |app: &App| app.layout().filter(is_beside).map(|layout| layout.charts.x);
+            let before = (app.border, left(app));
+            let step = if action == KeyAction::WidenCharts { BORDER_STEP } else { -BORDER_STEP };
+            app.border = app.border.saturating_add(step);
+            if left(app).is_none() || left(app) == before.1 {
+                app.border = before.0;
+                return app.refuse("no charts beside the table, or no room to move their border");
+            }
         }
         KeyAction::NextTheme => {
             app.theme = app.theme.next();

@@ -20,7 +20,6 @@ use crate::watch::testing::{
     ctrl, filter, keys, note, press, screen, selected_pid, show_sample, tick,
 };
 use crate::watch::theme::Theme;
-use crate::watch::view_model::Sort;
 
 fn app_with(snapshot: Snapshot) -> App {
     let mut app = screen(80, 24);
@@ -41,21 +40,6 @@ fn escape_goes_one_step_back() {
     // Esc must not close a screen that has been open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
-}
-
-#[test]
-fn arrows_choose_the_sort_column_until_another_key() {
-    let mut app = app_with(sample::snapshot(1, 3));
-    let column = |app: &App| app.table.choice.sort.column;
-    let before = column(&app);
-    keys(&mut app, "<F6>");
-    for (key, steps) in [("<Right>", 1), ("<Down>", 2), ("<Left>", 1), ("<Up>", 0), ("<Up>", -1)] {
-        assert_eq!(keys(&mut app, key), Some(Effect::Draw));
-        assert_eq!((column(&app), &app.mode), (before.step(steps), &Mode::ChooseSort));
-    }
-    keys(&mut app, "<Enter>");
-    assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
-    assert!(!app.table.is_chosen(), "the arrows did not move the selection");
 }
 
 #[test]
@@ -104,15 +88,6 @@ fn the_selection_moves_and_stays_within_the_table() {
     ] {
         keys(&mut app, line);
         assert_eq!((app.table.selected(), app.table.offset), (Some(at), offset), "{line}");
-    }
-}
-
-#[test]
-fn moving_in_an_empty_table_selects_nothing() {
-    let waiting = screen(80, 24);
-    for mut app in [waiting, app_with(sample::snapshot(0, 0)), app_with(sample::snapshot(2, 0))] {
-        keys(&mut app, "jkgG<PgDn>");
-        assert_eq!(app.table.selected(), None);
     }
 }
 
@@ -246,24 +221,6 @@ fn x_and_enter_act_on_the_first_row_by_default() {
 }
 
 #[test]
-fn every_letter_after_o_sorts_by_its_column() {
-    let mut app = app_with(sample::snapshot(2, 3));
-    for column in Column::ALL {
-        let letter = column.spec().letter;
-        for (letter, reversed) in [(letter, false), (letter.to_ascii_uppercase(), true)] {
-            keys(&mut app, &format!("o{letter}"));
-            assert_eq!(app.table.choice.sort, Sort { column, reversed });
-            assert_eq!(app.mode, Mode::Main);
-        }
-    }
-    let before = app.table.choice.sort;
-    keys(&mut app, "<F6>");
-    assert_eq!(app.mode, Mode::ChooseSort);
-    keys(&mut app, "<Esc>");
-    assert_eq!((app.mode, app.table.choice.sort), (Mode::Main, before));
-}
-
-#[test]
 fn ctrl_l_and_ctrl_z_work_in_every_mode() {
     for (line, mode) in [("", Mode::Main), ("?", Mode::Help(0)), ("o", Mode::ChooseSort)] {
         let mut app = app_with(sample::snapshot(1, 1));
@@ -320,17 +277,4 @@ fn a_failed_source_ends_the_screen_only_before_a_sample() {
     assert_eq!(update(&mut app, failed()), Some(Effect::Draw));
     assert_eq!(app.end, Some(End::Failed("no driver".to_owned())));
     assert_eq!(app.next_tick(), None);
-}
-
-#[test]
-fn a_resize_keeps_the_selection_in_view() {
-    let mut app = app_with(sample::snapshot(1, 30));
-    keys(&mut app, "G");
-    for (columns, rows) in [(80, 12), (200, 60), (1, 1), (0, 0), (80, 24)] {
-        assert_eq!(update(&mut app, Event::Resize(columns, rows)), Some(Effect::Repaint));
-        assert_eq!(app.table.selected(), Some(29));
-        if let Some(layout) = app.layout() {
-            assert!(app.table.offset + usize::from(layout.table.height) >= 30);
-        }
-    }
 }

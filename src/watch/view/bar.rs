@@ -1,6 +1,6 @@
 //! The memory bar.
 //!
-//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and memory in use is
+//! Reclaimable memory is solid and in the strongest colour, suspected memory is hatched, and memory in use is
 //! muted. The glyphs are lower than the line, so that bars on adjacent lines do not touch.
 
 use ratatui::style::Style;

@@ -1,18 +1,19 @@
-//! Small charts over time: filled areas with a line on top.
+//! Charts over time: a stacked area, and a line over it.
 //!
-//! A column shows the maximum in its time span, so that no peak is lost. A value of 0 is a line at
-//! the bottom, and any larger value is higher. Times without samples are blank.
+//! A column shows the maximum in its time span, so that no peak is lost. Times without samples are blank.
 //! [`history::memory_series`](crate::history::memory_series) provides the values.
 
 use ratatui::layout::Rect;
-use ratatui::style::Style;
+use ratatui::style::{Modifier, Style};
 
 use super::line_writer::put;
 use crate::history::memory_series::{Bucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
-const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const BLOCKS: [char; 8] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'];
+/// Glyphs of a line in the lower, middle and upper third of a cell.
+const LINES: [char; 3] = ['▁', '─', '▔'];
 /// Time spans in milliseconds. With only a few spans, the scale of a growing chart seldom changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
@@ -61,7 +62,7 @@ impl ChartWindow {
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
     }
 
-    fn first_column(&self, columns: u16) -> i64 {
+    pub fn first_column(&self, columns: u16) -> i64 {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
@@ -75,38 +76,91 @@ impl ChartWindow {
     }
 }
 
-/// Draws one value per column, oldest first, up to `top`. `style` receives whether a cell is part of the line.
-pub fn draw_values(
-    values: &[Option<f64>],
-    top: f64,
-    style: impl Fn(bool) -> Style,
-    area: Rect,
-    canvas: &mut Buffer,
-) {
+/// A layer of a stacked area, with one value per column, oldest first.
+pub struct Layer {
+    /// Glyph of a whole cell.
+    pub glyph: char,
+    pub style: Style,
+    pub values: Vec<Option<f64>>,
+}
+
+impl Layer {
+    fn value(&self, column: usize) -> f64 {
+        self.values.get(column).copied().flatten().unwrap_or(0.0)
+    }
+}
+
+/// Draws layers from bottom to top. `top` is the value at the upper edge. Only the topmost cell of a column is bright.
+/// Returns the line of that cell for each column.
+pub fn draw_area(layers: &[Layer], top: f64, area: Rect, canvas: &mut Buffer) -> Vec<Option<u16>> {
     // A truncated chart would seem to end too early, so draw nothing.
     if area.is_empty() || area.intersection(canvas.area) != area {
-        return;
+        return Vec::new();
     }
     // A chart of one line never fills its cells, so that charts on adjacent lines do not touch.
     let level_max = if area.height == 1 { 7 } else { area.height * 8 };
-    let (line, below) = (style(true), style(false));
-    for (value, x) in values.iter().zip(area.left()..area.right()) {
-        let mut level = match value {
-            None => continue,
-            Some(value) if *value > 0.0 => {
-                let share = (value / top).clamp(0.0, 1.0);
-                1 + (share * f64::from(level_max - 1)).ceil() as u16
-            }
-            Some(_) => 1,
-        };
-        for y in (area.top()..area.bottom()).rev() {
-            let is_line = level <= 8;
-            let block = BLOCKS[usize::from(level.min(8))];
-            put(canvas, (x, y), block, if is_line { line } else { below });
-            if is_line {
+    let column_top = |column: usize| {
+        layers.iter().find_map(|layer| layer.values.get(column).copied().flatten())?;
+        let sum: f64 = layers.iter().map(|layer| layer.value(column)).sum();
+        let share = (sum / top).clamp(0.0, 1.0);
+        let level = ((share * f64::from(level_max)).round() as u16).max(1);
+        let uppermost = layers.iter().rposition(|layer| layer.value(column) > 0.0).unwrap_or(0);
+        let cells = level.div_ceil(8);
+        for cell in 0..cells {
+            let at = (area.left() + column as u16, area.bottom() - 1 - cell);
+            if cell + 1 == cells {
+                let layer = &layers[uppermost];
+                let glyph = match level - cell * 8 {
+                    8 => layer.glyph,
+                    part => BLOCKS[usize::from(part)],
+                };
+                put(canvas, at, glyph, layer.style);
                 break;
             }
-            level -= 8;
+            // The layer at the middle of the cell.
+            let middle = (f64::from(cell) + 0.5) * 8.0 / f64::from(level_max) * top;
+            let mut end = 0.0;
+            let layer = layers.iter().find(|layer| {
+                end += layer.value(column);
+                end > middle
+            });
+            let layer = layer.unwrap_or(&layers[uppermost]);
+            let style = layer.style.remove_modifier(Modifier::BOLD).add_modifier(Modifier::DIM);
+            put(canvas, at, layer.glyph, style);
+        }
+        Some(area.bottom() - cells)
+    };
+    (0..usize::from(area.width)).map(column_top).collect()
+}
+
+/// Draws a line of one value per column over an area, whose uppermost cells are on the lines `tops`.
+///
+/// A glyph is in the lower, middle or upper third of its cell. Where the line meets the edge of the area, only every
+/// third column shows the line. The column with the number `first` is the leftmost.
+pub fn draw_line(
+    values: &[Option<f64>],
+    top: f64,
+    (tops, first): (&[Option<u16>], i64),
+    style: Style,
+    area: Rect,
+    canvas: &mut Buffer,
+) {
+    let mut before = None;
+    for ((column, value), x) in values.iter().enumerate().zip(area.left()..area.right()) {
+        let Some(value) = value else {
+            before = None;
+            continue;
+        };
+        let thirds = ((value / top).clamp(0.0, 1.0) * f64::from(area.height * 3)) as u16;
+        let thirds = thirds.min(area.height * 3 - 1);
+        let y = area.bottom() - 1 - thirds / 3;
+        let last: u16 = before.replace(y).unwrap_or(y);
+        for between in last.min(y) + 1..last.max(y) {
+            put(canvas, (x, between), '│', style);
+        }
+        let is_edge = tops.get(column).copied().flatten() == Some(y);
+        if !is_edge || (first + column as i64) % 3 == 0 {
+            put(canvas, (x, y), LINES[usize::from(thirds % 3)], style);
         }
     }
 }
@@ -169,7 +223,8 @@ mod tests {
     }
 
     fn draw(buckets: &[Bucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
-        draw_values(&memory(buckets, window, area.width), top, |_| Style::new(), area, canvas);
+        let values = memory(buckets, window, area.width);
+        draw_area(&[Layer { glyph: '█', style: Style::new(), values }], top, area, canvas);
     }
 
     fn held(values: &[(i64, u64)]) -> Vec<Bucket> {

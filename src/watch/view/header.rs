@@ -1,4 +1,5 @@
-//! The first line: host, reclaimable memory, versions and source, with the clock on the right.
+//! The first line: host, reclaimable memory, versions and source, with the clock on the right. A second line shows the
+//! load of the host.
 //!
 //! The clock and the reclaimable memory are shortened to fit. The host's name is dropped first.
 
@@ -7,13 +8,16 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::line_writer::LineWriter;
+use crate::model::field::gpu::FillLevel;
 use crate::model::reclaimable::Headline;
 use crate::model::{Reclaimable, Snapshot};
 use crate::units::Span;
+use crate::watch::gpus::used_of_total;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
+use crate::watch::view_model::percent;
 
 /// Typical width of a host's name, with the blanks after it.
 const HOST: u16 = 9;
@@ -66,6 +70,35 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         writer.text(label, styles.faint()).text(&value, style).skip(2);
     }
     LineWriter::new(canvas, area, 0).at_end(&right, right_style);
+}
+
+/// Draws the load of the host, most important first.
+pub fn draw_load(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    let load = app.screenful.as_ref().and_then(|screenful| screenful.snapshot.host.load);
+    let Some(load) = load.filter(|_| !area.is_empty()) else { return };
+    let used = |total: Option<u64>, free: Option<u64>| {
+        let (total, free) = total.zip(free).filter(|(total, _)| *total > 0)?;
+        let used = total.saturating_sub(free);
+        let level = FillLevel::of_memory(percent(used, total));
+        Some((used_of_total(used, total), styles.strain(level)))
+    };
+    let number = |value: Option<f64>, text: fn(f64) -> String| Some((text(value?), styles.plain()));
+    let parts = [
+        ("CPU", number(load.cpu_percent, |percent| format!("{percent:.0}%"))),
+        ("memory", used(load.memory_total_bytes, load.memory_available_bytes)),
+        ("swap", used(load.swap_total_bytes, load.swap_free_bytes)),
+        ("load", number(load.load_average, |load| format!("{load:.1}"))),
+    ];
+    let mut writer = LineWriter::new(canvas, area, 0);
+    writer.text("host", styles.heading());
+    for (label, part) in parts {
+        // A host can have no swap.
+        let Some((text, style)) = part else { continue };
+        if columns(label) + columns(&text) + 3 > writer.room() {
+            break;
+        }
+        writer.skip(2).text(label, styles.faint()).skip(1).text(&text, style);
+    }
 }
 
 fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {

@@ -49,6 +49,7 @@ fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
         }
         (_, Some(layout)) => {
             header::draw(app, styles, layout.header, canvas);
+            header::draw_load(app, styles, layout.host, canvas);
             gpus::draw(app, styles, &layout, canvas);
             table::draw(app, styles, &layout, canvas);
             charts::draw(app, styles, &layout, canvas);

@@ -11,7 +11,7 @@ use super::table;
 use crate::report::escape::escape;
 use crate::watch::state::App;
 use crate::watch::state::prompt::{Prompt, Purpose};
-use crate::watch::text::columns;
+use crate::watch::text::{columns, scrolled};
 use crate::watch::theme::Styles;
 
 /// Minimum number of columns for the text beside an error.
@@ -54,11 +54,12 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
-    let before = tail(&before, typed_width.saturating_sub(under_width));
-    writer.text(before, styles.plain());
+    let room = typed_width.saturating_sub(under_width);
+    let before = scrolled(&before, columns(&before).saturating_sub(room));
+    writer.text(&before, styles.plain());
     let cursor = styles.plain().add_modifier(Modifier::REVERSED);
     writer.text(if under.is_empty() { " " } else { under }, cursor);
-    let left = typed_width.saturating_sub(columns(before)).saturating_sub(under_width);
+    let left = typed_width.saturating_sub(columns(&before)).saturating_sub(under_width);
     writer.left(rest, left, styles.plain());
     if note_width > 2 {
         writer.skip(2).text(&note, style);
@@ -72,29 +73,12 @@ fn split_first(text: &str) -> (&str, &str) {
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// Returns the longest suffix that fits.
-fn tail(text: &str, width: u16) -> &str {
-    let mut used = 0;
-    let mut start = text.len();
-    for (at, c) in text.char_indices().rev() {
-        used += c.width().unwrap_or(0);
-        if used > usize::from(width) {
-            break;
-        }
-        start = at;
-    }
-    &text[start..]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_shows_its_end_without_half_characters() {
-        assert_eq!(tail("abcdef", 3), "def");
-        assert_eq!(tail("ab日本", 3), "本");
-        assert_eq!(tail("日", 1), "");
+    fn a_cursor_is_on_a_whole_character() {
         assert_eq!(split_first("e\u{301}x"), ("e\u{301}", "x"));
         assert_eq!(split_first("日"), ("日", ""));
         assert_eq!(split_first(""), ("", ""));

@@ -7,8 +7,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::chart::{self, ChartWindow};
+use super::chart::{self, ChartWindow, Layer};
 use super::line_writer::LineWriter;
+use crate::history::memory_series::MemorySeries;
 use crate::model::field::state_name;
 use crate::report::escape::escape;
 use crate::report::processes;
@@ -31,8 +32,6 @@ const BOTH: &str = "◆";
 /// Maximum indentation, in generations.
 const INDENTED: u16 = 8;
 const SPAN_MIN_DIVISOR: f64 = 4.0;
-/// Blocks in increasing height. A full block would touch the row above.
-const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.table;
@@ -204,37 +203,26 @@ impl TableView<'_> {
 
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let series = subject.memory_series(&self.app.judged.all_series);
-        let values = series.map(|series| chart::memory(series.buckets(), self.window, width));
-        let Some(heights) = values.and_then(|values| heights(&values)) else {
+        let buckets = series.map_or(&[][..], MemorySeries::buckets);
+        let mut values = chart::memory(buckets, self.window, width);
+        let present = || values.iter().flatten().copied();
+        let range = present().reduce(f64::min).zip(present().reduce(f64::max));
+        let Some((low, high)) = range else {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
+        // A small change does not use the full height, or noise would look like growth.
+        let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
         // Constant memory is drawn faintly, at the height of its share of the GPU, so that changes stand out.
-        let is_level = heights.iter().flatten().all(|height| *height == 0);
-        let style = if is_level { self.styles.faint() } else { self.styles.held() };
-        let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
-        let level = (share * BLOCKS.len() as f64) as usize;
-        for height in heights {
-            match height {
-                Some(height) => {
-                    writer.fill(BLOCKS[height.max(level).min(BLOCKS.len() - 1)], 1, style);
-                }
-                None => {
-                    writer.skip(1);
-                }
-            }
-        }
+        let share = subject.memory_percent().unwrap_or(0.0) / 100.0;
+        let (base, top, style) = match (high - low) * 7.0 < span {
+            true => (0.0, high / share, self.styles.faint()),
+            false => (low, span, self.styles.held()),
+        };
+        values.iter_mut().flatten().for_each(|value| *value -= base);
+        let (area, canvas) = writer.reserve(width);
+        chart::draw_area(&[Layer { glyph: '▇', style, values }], top, area, canvas);
     }
-}
-
-/// Returns heights above the minimum: the cells show changes, not amounts.
-fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
-    let present = || values.iter().flatten().copied();
-    let (low, high) = (present().reduce(f64::min)?, present().reduce(f64::max)?);
-    // A small change does not use the full height, or noise would look like growth.
-    let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
-    let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
-    Some(values.iter().map(|value| value.map(height)).collect())
 }
 
 /// Formats the branches before a row of a tree, such as `│  ├─ `, in at most `room` columns.

@@ -93,20 +93,3 @@ fn hidden_marks_and_the_age_of_a_plan_are_noted() {
     let (note, _) = &notes(&app)[1];
     assert_eq!(note, "made 2m 00s ago; r refreshes it");
 }
-
-#[test]
-fn a_long_line_is_wrapped_with_its_indentation_and_truncated() {
-    let fold = |line: &str, width| fold(line, width).collect::<Vec<_>>();
-    let line = format!("    {}", "word ".repeat(20));
-    let folded = fold(&line, 40);
-    assert!(folded[0].starts_with("    word") && folded[1].starts_with("      word"));
-    assert_eq!(fold(&"x".repeat(100_000), 40).len(), LINES_MAX);
-    assert_eq!(fold("", 10), [""]);
-    for width in 0..20 {
-        for line in ["    日本語日本語", "        deep", "x"] {
-            for folded in fold(line, width) {
-                assert!(columns(&folded) <= width.max(1) + 1, "{width}: {folded:?}");
-            }
-        }
-    }
-}

@@ -1,8 +1,6 @@
 //! Tests of the batch that carries out a plan, and of quitting during a batch.
 
 use super::*;
-use crate::watch::keys;
-use crate::watch::layout::hints;
 
 #[test]
 fn a_batch_can_be_undone_and_stopped() {
@@ -182,48 +180,5 @@ fn ctrl_c_quits_immediately_during_a_batch() {
         keys(&mut app, before);
         assert_eq!(app.mode, mode);
         assert_eq!(press(&mut app, ctrl('c')), Some(Effect::Quit));
-    }
-}
-
-#[test]
-fn a_finished_batch_does_not_prevent_quitting() {
-    for is_warned_before in [false, true] {
-        let (mut app, number) = app_with_hidden_batch();
-        if is_warned_before {
-            assert_quit_warning(&mut app, "q");
-        }
-        let error = None;
-        on_progress(&mut app, ReclaimProgress::Finished { number, error });
-        assert_eq!(keys(&mut app, "q"), Some(Effect::Quit));
-    }
-}
-
-#[test]
-fn every_key_offered_by_a_running_batch_does_something() {
-    let running = |is_open: bool| {
-        let (mut app, _) = app_with_hidden_batch();
-        if is_open {
-            keys(&mut app, "x");
-        }
-        app
-    };
-    for is_open in [false, true] {
-        let app = running(is_open);
-        let spots = hints::shown(&app, app.layout().as_ref(), 200);
-        let words: Vec<&str> = spots.iter().map(|spot| spot.hint.word).collect();
-        if is_open {
-            assert_eq!(words, ["Help", "Leave"]);
-        }
-        for spot in spots {
-            for key in keys::events(spot.hint.key) {
-                let effect = update(&mut running(is_open), Event::Key(key));
-                assert!(effect.is_some(), "{key:?}");
-            }
-        }
-    }
-    let stop = keys(&mut running(true), "u");
-    assert!(matches!(stop, Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))));
-    for key in ["y", "s", "a", "d", "r"] {
-        assert_eq!(keys(&mut running(true), key), None, "{key}");
     }
 }

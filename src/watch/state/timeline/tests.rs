@@ -58,43 +58,6 @@ fn numbers(timeline: &Timeline) -> Vec<u64> {
 }
 
 #[test]
-fn frames_are_found_by_number_and_by_time() {
-    let mut timeline = Timeline::default();
-    for second in 0..5 {
-        push(&mut timeline, second * 10, 2, true);
-    }
-    let number = |frame: Option<FrameRef>| frame.map(|frame| frame.number);
-    let first = timeline.oldest().unwrap().time;
-    assert_eq!(number(timeline.before(0)), None);
-    assert_eq!(number(timeline.before(3)), Some(2));
-    assert_eq!(number(timeline.after(3)), Some(4));
-    assert_eq!(number(timeline.after(4)), None);
-    assert_eq!(number(timeline.frame_at(first.plus_seconds(-9.0))), Some(0));
-    assert_eq!(number(timeline.frame_at(first.plus_seconds(10.0))), Some(1));
-    assert_eq!(number(timeline.frame_at(first.plus_seconds(10.5))), Some(2));
-    assert_eq!(number(timeline.frame_at(first.plus_seconds(40.5))), None);
-    assert_eq!(number(timeline.after(u64::MAX)), None);
-}
-
-#[test]
-fn a_recording_drops_its_oldest_samples_without_thinning() {
-    let mut timeline = Timeline::with_limit(640 * KIBIBYTES);
-    for second in 0..400 {
-        let frame = push(&mut timeline, second, 8, false);
-        assert_eq!(frame.number, u64::from(second));
-        assert!(timeline.bytes <= 640 * KIBIBYTES);
-    }
-    let numbers = numbers(&timeline);
-    assert!(numbers.len() > 5 && numbers[0] > 0, "{}", numbers.len());
-    assert!(numbers.windows(2).all(|two| two[1] == two[0] + 1));
-    assert_eq!(numbers.last(), Some(&399));
-    assert_eq!(timeline.beginning_before(399), Some(10), "the beginning is remembered");
-    timeline.clear();
-    assert_eq!((timeline.oldest(), timeline.bytes), (None, 0));
-    assert_eq!(push(&mut timeline, 0, 8, false).number, 0);
-}
-
-#[test]
 fn live_samples_are_thinned_before_they_are_dropped() {
     let mut timeline = Timeline::with_limit(410 * KIBIBYTES);
     for second in 0..1000 {

@@ -95,20 +95,6 @@ fn a_filter_applies_while_typed_and_enter_keeps_it() {
 }
 
 #[test]
-fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
-    let mut app = app();
-    keys(&mut app, "/user:ann mem>20");
-    assert_eq!(listed(&app), (2, "user:ann".to_owned()));
-    let expected =
-        "mem: \"20\" is not a size or a share from 0% to 100%; write 8GiB, 512MiB or 90%";
-    assert_eq!(prompt(&app).error.as_deref(), Some(expected));
-    keys(&mut app, "<Enter>");
-    assert_eq!(prompt(&app).error.as_deref(), Some(expected), "the prompt stays open");
-    keys(&mut app, "%");
-    assert_eq!(prompt(&app).error, None);
-}
-
-#[test]
 fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     let mut app = app();
     keys(&mut app, "/runti");
@@ -139,17 +125,6 @@ fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
 }
 
 #[test]
-fn the_selection_returns_with_its_row_during_typing() {
-    let mut app = app();
-    keys(&mut app, "j");
-    let selected = app.subject().unwrap().row.key;
-    keys(&mut app, "/nowhere");
-    assert_eq!(app.table.selected(), None);
-    press(&mut app, ctrl('u'));
-    assert_eq!(app.subject().unwrap().row.key, selected);
-}
-
-#[test]
 fn previous_filters_are_recalled() {
     let mut app = app();
     for line in ["/ann<Enter>", "/bob<Enter>", "/bob<Enter>"] {
@@ -173,36 +148,6 @@ fn previous_filters_are_recalled() {
     // Times have a separate history.
     keys(&mut app, "<Esc>@<Up>");
     assert_eq!(line(&app), "|");
-}
-
-#[test]
-fn a_time_is_typed_without_touching_the_filter() {
-    let mut app = app();
-    keys(&mut app, "@-5m");
-    assert_eq!(prompt(&app).purpose, Purpose::Seek);
-    assert_eq!(filter(&app), "");
-    keys(&mut app, "<Esc>");
-    assert_eq!(app.mode, Mode::Main);
-    keys(&mut app, "@");
-    assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
-    assert_eq!(app.mode, Mode::Main);
-}
-
-#[test]
-fn keys_without_text_do_nothing_and_input_is_bounded() {
-    let mut app = app();
-    keys(&mut app, "/");
-    for code in [KeyCode::F(2), KeyCode::Tab, KeyCode::PageUp, KeyCode::Char('\u{1b}')] {
-        assert_eq!(press(&mut app, code), None, "{code:?}");
-    }
-    let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);
-    assert_eq!(update(&mut app, Event::Key(alt)), None);
-    assert_eq!(line(&app), "|");
-    // The text is not a filter term, so every key compares the text with all rows.
-    for _ in 0..2000 {
-        press(&mut app, KeyCode::Char('日'));
-    }
-    assert_eq!(prompt(&app).text.chars().count(), CHARS_MAX);
 }
 
 #[test]

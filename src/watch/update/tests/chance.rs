@@ -35,7 +35,7 @@ const ROUNDS_FOR_ALL: u64 = 480;
 /// Keys at the start of most runs, which lead to states that random keys rarely reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
-const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
+const FORMS: [Option<Form>; 4] = [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
 
 #[test]
 fn random_events_never_break_the_screen() {
@@ -236,7 +236,7 @@ impl Run {
             ("seeking", app.playback.is_seeking()),
             ("end", app.end.is_some()),
             ("recording", app.setup.replay.is_some()),
-            ("cards", app.form == Some(Form::Cards)),
+            ("cells", app.form == Some(Form::Cells)),
         ]
     }
 

@@ -216,6 +216,9 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Faster => ("", |app, effect| interval(app, effect) < 2.0),
         KeyAction::Slower => ("", |app, effect| interval(app, effect) > 2.0),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Main)),
+        KeyAction::WidenCharts | KeyAction::NarrowCharts => {
+            ("", |app, _| note(app).starts_with("no charts beside"))
+        }
         KeyAction::NextForm => ("", |app, _| app.form == Form::after(None)),
         KeyAction::Hosts => {
             ("", |app, _| app.note.as_deref().is_some_and(|note| note.contains("--host")))

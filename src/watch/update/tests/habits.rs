@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::model::Selector;
-use crate::watch::state::page::{About, PageContent};
+use crate::watch::state::page::PageContent;
 
 fn gpus(count: u32) -> App {
     let mut app = screen(120, 40);
@@ -27,9 +27,6 @@ fn a_digit_sets_and_removes_the_filter_for_its_gpu() {
 #[test]
 fn only_the_gpus_of_the_filter_are_shown() {
     let mut app = gpus(4);
-    let rows = app.layout().unwrap().gpus.height;
-    keys(&mut app, "2");
-    assert_ne!(app.layout().unwrap().gpus.height, rows, "one GPU has a card");
     for (filter, expected) in [
         ("gpu:2", &[2][..]),
         ("", &[0, 1, 2, 3]),
@@ -120,24 +117,6 @@ fn space_marks_the_first_row_but_never_a_row_that_moved_up() {
     assert!(app.table.selected().is_some());
     keys(&mut app, " ");
     assert_eq!(app.table.tagged.len(), 2);
-}
-
-#[test]
-fn i_shows_the_selected_gpu_and_then_the_next_one() {
-    let about = |app: &App| app.page.as_ref().map(|page| page.about);
-    let mut app = gpus(3);
-    // The first page is about the GPU in the filter.
-    for (line, gpu) in [("1i", 1), ("i", 2), ("i", 0), ("2", 2)] {
-        keys(&mut app, line);
-        assert_eq!(about(&app), Some(About::Gpu(gpu)), "{line}");
-    }
-    let lines = &app.page.as_ref().unwrap().lines;
-    assert!(lines.iter().any(|line| line.contains("GPU 2")), "{lines:?}");
-    keys(&mut app, "<Esc>");
-    assert_eq!((about(&app), filter(&app).as_str()), (None, "gpu:1"));
-    let mut none = gpus(0);
-    keys(&mut none, "i");
-    assert_eq!(note(&none), "there is no GPU");
 }
 
 #[test]

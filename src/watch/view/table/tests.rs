@@ -9,7 +9,6 @@ use crate::model::row::CurrentUser;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
 use crate::watch::column::Columns;
-use crate::watch::layout::columns::hit_column;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::testing::keys;
@@ -103,28 +102,6 @@ fn commands_scroll_to_their_end_and_back() {
 }
 
 #[test]
-fn hit_column_matches_the_drawn_heading() {
-    let app = job();
-    let screen = text(&render(&app));
-    let line = screen.lines().find(|line| line.contains("MEMORY▼")).unwrap();
-    let hit = |x| hit_column(&app, &app.layout().unwrap(), x);
-    for (word, column) in [
-        ("GPU", Column::Gpu),
-        ("PID", Column::Pid),
-        ("USER", Column::User),
-        ("MEMORY", Column::Memory),
-        ("SM%", Column::SmPercent),
-        ("IDLE", Column::Idle),
-        ("COMMAND", Column::Command),
-    ] {
-        let x = columns(&line[..line.find(word).unwrap()]);
-        assert_eq!(hit(x), Some(column), "{word}");
-        assert_eq!(hit(x + columns(word) - 1), Some(column), "{word}");
-    }
-    assert_eq!((hit(79), hit(80)), (Some(Column::Command), None));
-}
-
-#[test]
 fn columns_are_dropped_by_priority_and_never_overflow() {
     let widths = Widths { gpu: 4, pid: 7, user: 8, framework: 10, place: 12, finding: 8 };
     for width in 0..=220u16 {
@@ -137,32 +114,4 @@ fn columns_are_dropped_by_priority_and_never_overflow() {
         assert_eq!(kept, [], "{width}");
     }
     assert_eq!(chosen(&Columns::default(), widths, 220).len(), Column::ALL.len());
-}
-
-#[test]
-fn chosen_columns_keep_their_order_and_fill_the_width() {
-    let widths = Widths { gpu: 4, pid: 7, ..Widths::default() };
-    let order = [Column::Command, Column::Pid, Column::Memory];
-    let columns = Columns::new(order).unwrap();
-    for width in [40, 80, 200] {
-        let shown = chosen(&columns, widths, width);
-        let names: Vec<Column> = shown.iter().map(|(column, _)| *column).collect();
-        assert_eq!(names, order, "{width}");
-        let used: u16 = shown.iter().map(|(_, width)| width + 1).sum();
-        assert_eq!(used, width - GUTTER, "{width}: the columns fill the width");
-    }
-    let without = Columns::new([Column::Pid, Column::Memory]).unwrap();
-    assert_eq!(chosen(&without, widths, 200).len(), 2);
-}
-
-#[test]
-fn a_rise_is_visible_and_noise_is_level() {
-    let drawn = |values: &[f64]| {
-        let values: Vec<_> = values.iter().copied().map(Some).collect();
-        heights(&values).unwrap().into_iter().flatten().collect::<Vec<_>>()
-    };
-    assert_eq!(drawn(&[8.0, 10.0, 12.0, 14.0, 16.0]), [0, 1, 3, 5, 7]);
-    assert_eq!(drawn(&[40.0, 1.0, 1.0]), [7, 0, 0]);
-    assert_eq!(drawn(&[4000.0, 4064.0, 4000.0]), [0, 0, 0]);
-    assert_eq!(heights(&[None, None]), None);
 }

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::units::GIB;
-use crate::watch::charts::gpu_grid;
+use crate::watch::charts::{self, Charted};
 use crate::watch::layout::Form;
 
-pub(super) const FORMS: [Option<Form>; 4] =
-    [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
+const FORMS: [Option<Form>; 4] = [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
 
 /// Shows nine minutes of samples with a gap of two minutes. Memory grows, and utilization varies.
 pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
@@ -31,24 +30,21 @@ pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     app
 }
 
+/// Shows ten minutes in which nothing changes.
+pub(super) fn steady(snapshot: Snapshot) -> App {
+    let mut app = showing(snapshot.clone(), 120, 40);
+    for second in (0..=600).rev().step_by(30) {
+        let mut past = snapshot.clone();
+        past.time = snapshot.time.plus_seconds(-f64::from(second));
+        app.judged.all_series.observe(&past);
+    }
+    app
+}
+
 #[test]
 fn gpus_with_a_history() {
     check("history-1-gpus-80x24", &watched(sample::snapshot(1, 1), 80, 24));
     check("history-8-gpus-200x60", &watched(sample::snapshot(8, 1), 200, 60));
-}
-
-#[test]
-fn cards_of_divided_lost_stale_and_unreadable_gpus() {
-    let mut snapshot = sample::snapshot(4, 3);
-    sample::divide(&mut snapshot, 0);
-    sample::lose(&mut snapshot, 1);
-    snapshot.gpus[2].stale_seconds = Some(7.2);
-    snapshot.gpus[2].gpu_percent = None;
-    snapshot.gpus[3].memory = None;
-    snapshot.gpus[3].memory_unavailable = Some("it shares the machine's memory".into());
-    let mut app = watched(snapshot, 120, 40);
-    app.form = Some(Form::Cards);
-    check("cards-errors-120x40", &app);
 }
 
 #[test]
@@ -74,18 +70,15 @@ fn hit_returns_the_gpu_at_a_position() {
                         hits.extend(found);
                     }
                 }
+                let charts = charts::shown(&app, &layout);
+                let has_charts =
+                    charts.iter().any(|(_, charted)| matches!(charted, Charted::Gpu(_)));
                 let all = match layout.gpu_form {
-                    Form::Totals if gpu_grid(&app, &layout).is_none() => 0,
+                    Form::Totals if !has_charts => 0,
                     _ => count as usize,
                 };
                 assert_eq!(hits.len(), all, "{layout:?}");
             }
         }
     }
-    let mut app = showing(sample::snapshot(3, 1), 120, 40);
-    app.form = Some(Form::Cards);
-    let layout = app.layout().unwrap();
-    let hit = |x, y| crate::watch::gpus::hit(&app, &layout, x, y);
-    assert_eq!((hit(0, 1), hit(119, 1), hit(0, 8)), (Some(0), Some(1), Some(2)));
-    assert_eq!(hit(119, 8), Some(2), "the third card also covers the fourth position");
 }

@@ -49,5 +49,5 @@ fn a_finding_replaces_the_suspicion() {
     let first = shown.lines().next().unwrap();
     let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";
     assert!(first.contains(headline), "{first}");
-    assert!(shown.contains('■') && !shown.contains('□'), "{shown}");
+    assert!(shown.contains('■') && !shown.contains('▒'), "{shown}");
 }

@@ -329,28 +329,11 @@ fn samples_sent_before_a_rewind_are_ignored() {
 }
 
 #[test]
-fn a_pipe_that_cannot_be_rewound_is_noted() {
-    let bytes = std::fs::read(LEAK).unwrap();
-    let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
-    let mut reel = Reel::new(reader, Timeline::with_limit(200 << 10));
-    reel.app.setup.replay = Some("standard input".to_owned());
-    reel.app.playback.can_rewind = false;
-    reel.seek("end");
-    let oldest = reel.app.timeline.oldest().unwrap();
-    reel.seek("start");
-    assert_eq!(reel.number(), oldest.number);
-    reel.press("[");
-    assert!(note(&reel.app).contains("standard input cannot be read again"));
-    let error = seek(&mut reel.app, "-1h").unwrap_err();
-    assert!(error.contains("is kept"), "{error}");
-}
-
-#[test]
 fn plus_and_minus_double_and_halve_the_speed() {
     let mut reel = Reel::with_all_samples();
-    reel.press("++");
+    reel.press("))");
     assert_eq!(reel.app.playback.speed, 4.0);
-    reel.press("----------");
+    reel.press("((((((((((");
     assert_eq!(reel.app.playback.speed, 1.0 / 8.0);
     assert_ne!(note(&reel.app), "");
 }
