@@ -32,7 +32,7 @@ fn wrong_usage_exits_with_2_and_a_hint() {
         (&["check", "--window", "10"], "30s, 10m, 2h"),
         (&["check", "--fail-on", "fatal"], "critical"),
         (&["record", "--store", "--store-size", "8 apples"], "8GiB"),
-        (&["record", "--store", "--store-size", "256"], "write 256GiB or 256MiB"),
+        (&["record", "--store", "--store-size", "256"], "write 8GiB, 512MiB"),
         (&["watch", "--demo", "--speed", "-1"], "0.01"),
         (&["ps", "--demo", "--replay", "x"], "cannot be used with"),
         (&["ps", "--replay", short_demo(), "--gpu", "9"], "0, 1, 2, 3"),

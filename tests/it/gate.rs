@@ -272,10 +272,10 @@ fn invalid_values_are_rejected_with_a_hint() {
     for (arguments, hint) in [
         (&["--max-used", "8GB"][..], "write 8GiB, 512MiB or 90%"),
         (&["--max-used=-1%"], "0% to 100%"),
-        (&["--max-used", "10"], "write 10GiB, 10MiB or 10%"),
+        (&["--max-used", "10"], "write 8GiB, 512MiB or 90%"),
         (&["--wait-free", "0"], "always free"),
         // Without a unit, the size would be 8 bytes, which are always free.
-        (&["--wait-free", "8"], "no unit; write 8GiB or 8MiB"),
+        (&["--wait-free", "8"], "write 8GiB, 512MiB"),
         (&["--wait-free", "8GiB:"], "8GiB:0"),
         (&["--wait-free", "8GiB:7"], "there are 0, 1, 2, 3"),
         (&["--wait-free", "8GiB", "--timeout", "10"], "30s, 10m"),

@@ -39,7 +39,7 @@ fn pids_with_findings(recording: &str) -> Vec<u64> {
 #[test]
 fn the_page_is_the_text_of_explain() {
     let (mut forecasts, mut commands) = (0, 0);
-    for recording in RECORDINGS {
+    for recording in RECORDINGS.into_iter().chain([support::short_demo()]) {
         let pids = pids_with_findings(recording);
         assert!(!pids.is_empty(), "{recording}");
         for pid in pids {

@@ -90,7 +90,7 @@ fn a_process_in_two_mig_instances_has_two_series() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
         "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"mig_devices":[{"index":3,"gpu_instance_id":1,
-        "compute_instance_id":0,"uuid":"MIG-1","profile":"1g.5gb","memory":{"total_bytes":50,"used_bytes":6}}],
+        "compute_instance_id":0,"uuid":"MIG-1","profile":"1g.5gb","memory":{"total_bytes":50,"used_bytes":6,"free_bytes":44}}],
         "processes":[
         {"pid":7,"type":"compute","used_bytes":5,"gpu_instance_id":1,"compute_instance_id":0},
         {"pid":7,"type":"compute","used_bytes":6,"gpu_instance_id":2,"compute_instance_id":0}]}]}"#,
