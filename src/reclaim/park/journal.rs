@@ -70,6 +70,13 @@ impl ParkedProcess {
         let start = read_start_ticks(&roots.proc, self.pid).ok().flatten();
         boot_id == Some(&*self.boot_id) && start == Some(self.start_ticks)
     }
+
+    /// Returns whether the process is known to have exited. Unlike [`Self::exists`], an error proves nothing.
+    fn is_gone(&self, roots: &Roots, boot_id: Option<&str>) -> bool {
+        let start = read_start_ticks(&roots.proc, self.pid);
+        let is_other = start.is_ok_and(|start| start != Some(self.start_ticks));
+        is_other || boot_id.is_some_and(|boot_id| boot_id != &*self.boot_id)
+    }
 }
 
 /// A step of the helper. Steps in `-ing` precede the call.
@@ -216,22 +223,26 @@ impl Journals {
         records
     }
 
-    /// Deletes the journals of processes that no longer exist. Errors are ignored: another user may own the journal.
+    /// Deletes the journals of processes that no longer exist. Skips journals of other users and those that a helper has
+    /// locked, even if it has written nothing yet.
     pub fn prune(&self, roots: &Roots) {
         let boot_id = read_host(roots).boot_id;
         for path in self.paths() {
-            let is_over = match read_record(&path) {
-                Ok(Some(record)) => {
-                    record.state != ParkState::InProgress
-                        && !record.process.exists(roots, boot_id.as_deref())
-                }
+            let lock_path = path.with_extension(LOCK);
+            let Ok(lock) = open_output(&lock_path, OFlags::empty(), 0o600) else { continue };
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            let is_over = match read_content(&path) {
                 // A helper that refused has written nothing.
-                Ok(None) => fs::metadata(&path).is_ok_and(|metadata| metadata.len() == 0),
-                Err(_) => false,
+                Ok(Some(content)) if content.is_empty() => true,
+                Ok(Some(content)) => ParkRecord::parse(&content, false)
+                    .is_some_and(|record| record.process.is_gone(roots, boot_id.as_deref())),
+                Ok(None) | Err(_) => false,
             };
             if is_over {
                 let _ = fs::remove_file(&path);
-                let _ = fs::remove_file(path.with_extension(LOCK));
+                let _ = fs::remove_file(&lock_path);
             }
         }
     }
@@ -334,22 +345,28 @@ impl Journal {
     }
 }
 
+fn open_read(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
 fn read_record(path: &Path) -> io::Result<Option<ParkRecord>> {
-    let open = |path: &Path| {
-        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
-    };
     // Closing the file releases the shared lock. Another user's lock cannot be opened.
-    let is_locked = open(&path.with_extension(LOCK))
+    let is_locked = open_read(&path.with_extension(LOCK))
         .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared).is_err());
-    let file = open(path)?;
+    Ok(read_content(path)?.and_then(|content| ParkRecord::parse(&content, is_locked)))
+}
+
+/// Reads a journal. Returns `None` if it is no regular file or too long.
+fn read_content(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = open_read(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
         return Ok(None);
     }
     let mut content = Vec::new();
     (&file).take(MAX_BYTES).read_to_end(&mut content)?;
-    Ok(ParkRecord::parse(&content, is_locked))
+    Ok(Some(content))
 }
 
 /// Marks the processes in snapshots from the journals, which are read again when they change.
@@ -469,5 +486,12 @@ mod tests {
         assert_eq!(journals.paths().len(), 1);
         fs::write(&journals.paths()[0], "no journal\n").unwrap();
         assert_eq!(journals.read(&roots), []);
+        // A helper has opened its journal, and checks the process before it writes.
+        let helper = journals.open(("another", 7, 70)).unwrap();
+        journals.prune(&roots);
+        assert_eq!(journals.paths().len(), 2);
+        drop(helper);
+        journals.prune(&roots);
+        assert_eq!(journals.paths().len(), 1, "an unreadable journal is kept");
     }
 }
