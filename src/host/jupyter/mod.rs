@@ -17,8 +17,8 @@ use std::sync::Arc;
 use super::Roots;
 use super::http::{Endpoint, HeaderValue, Listener};
 use super::proc::notebook::{
-    is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
-    parse_fileless_server, parse_kernel,
+    connection_argument, is_hub_server, is_server, may_be_marimo, parse_batch,
+    parse_child_of_marimo, parse_console, parse_fileless_server, parse_kernel,
 };
 use super::proc::opened_process::{Environment, OpenedProcess};
 use crate::model::snapshot::Jupyter;
@@ -150,7 +150,7 @@ impl fmt::Debug for Token {
 
 /// Returns whether a process with this command line can be a kernel, depending on its parent.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
-    may_be_marimo(arguments)
+    may_be_marimo(arguments) || connection_argument(arguments).is_some()
 }
 
 /// Reads a kernel's files and its entries in /proc. Returns `None` if the process has exited or is not a kernel. Can
@@ -160,24 +160,47 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
     if process.start_ticks != candidate.start_ticks {
         return None;
     }
-    let Some(jupyter) = &candidate.jupyter else {
-        return read_child_of_marimo(roots, candidate, &process);
+    let jupyter = match &candidate.jupyter {
+        Some(jupyter) => (**jupyter).clone(),
+        None => match read_child_of_marimo(roots, candidate, &process) {
+            Some(kernel) => return Some(kernel),
+            None => read_started_kernel(roots, &process)?,
+        },
     };
     let mut kernel = LocalKernel {
-        jupyter: (**jupyter).clone(),
+        jupyter,
         server: None,
         candidate: candidate.clone(),
         number: None,
         is_number_ours: false,
     };
     // marimo writes no connection file.
-    if jupyter.application.as_deref() == Some("marimo") {
+    if kernel.jupyter.application.as_deref() == Some("marimo") {
         return Some(kernel);
     }
     if let Err(error) = kernel.read(roots, &process) {
         kernel.fail(&error);
     }
     Some(kernel)
+}
+
+/// Recognises a kernel whose command line is not that of a known kernel, such as one of another language that papermill
+/// started: an argument can be a connection file, and the parent is the process that the environment names. A program
+/// that the kernel starts inherits the environment, but has another parent.
+fn read_started_kernel(roots: &Roots, process: &OpenedProcess) -> Option<Jupyter> {
+    let environment = process.environment()?;
+    let number = environment.get("JPY_PARENT_PID")?.parse().ok()?;
+    let Starter::Alive(starter) = find_starter(roots, process, number) else {
+        return None;
+    };
+    let command = process.command()?;
+    let file = connection_argument(&command).filter(|_| process.ppid == Some(starter.pid))?;
+    let is_served = is_server(&starter.command().unwrap_or_default());
+    Some(Jupyter {
+        application: Some(if is_served { "jupyter" } else { "batch" }.into()),
+        connection_file: Some(file.into()),
+        ..Jupyter::default()
+    })
 }
 
 fn read_child_of_marimo(

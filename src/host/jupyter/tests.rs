@@ -252,6 +252,31 @@ fn a_marimo_kernel_is_recognised_by_its_parent() {
 }
 
 #[test]
+fn a_kernel_of_any_language_is_recognised_by_its_starter() {
+    let proc = Proc::new();
+    proc.process(50, 1, 500, &[]);
+    proc.command(50, "python /v/bin/papermill a.ipynb out.ipynb");
+    std::os::unix::fs::symlink("/home/ann", proc.folder(50).join("cwd")).unwrap();
+    proc.process(90, 50, 900, &["JPY_PARENT_PID=50"]);
+    proc.process(91, 90, 950, &["JPY_PARENT_PID=50"]);
+    for (pid, start_ticks, command, is_kernel) in [
+        (90, 900, "julia -i /p/IJulia/src/kernel.jl /tmp/tmpzg22om0z.json", true),
+        (90, 900, "xcpp --connection=/tmp/tmpzg22om0z.json -std=c++17", true),
+        (90, 900, "python train.py", false),
+        // The kernel started this program, which inherited its environment.
+        (91, 950, "python train.py config.json", false),
+    ] {
+        proc.command(pid, command);
+        let candidate = KernelCandidate { pid, start_ticks, jupyter: None };
+        let kernel = read_kernel(&proc.roots(), &candidate).map(|kernel| kernel.jupyter);
+        let facts = kernel.map(|kernel| (kernel.application, kernel.notebook_path));
+        let expected =
+            is_kernel.then(|| (Some("papermill".into()), Some("/home/ann/a.ipynb".into())));
+        assert_eq!(facts, expected, "{command}");
+    }
+}
+
+#[test]
 fn check_detects_a_twin_and_a_replaced_process() {
     let (proc, candidate) = machine(&[], &[]);
     let roots = proc.roots();

@@ -114,6 +114,15 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
+/// Returns the last argument, or value of an option, that can be the path of a connection file.
+pub fn connection_argument<S: AsRef<str>>(arguments: &[S]) -> Option<&str> {
+    let mut values = arguments.iter().rev().map(|argument| {
+        let argument = argument.as_ref();
+        argument.split_once('=').map_or(argument, |(_, value)| value)
+    });
+    values.find(|value| value.ends_with(".json"))
+}
+
 /// Returns whether a process may be a kernel of marimo. Python starts marimo's kernels like any other spawned
 /// process, so only the parent's command line can identify them ([`parse_child_of_marimo`]).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
