@@ -16,9 +16,9 @@ use serde_json::Value;
 mod tests;
 
 use crate::model::Process;
-use crate::model::pool::tool;
 use crate::model::process::Relation;
 use crate::model::program::file_name;
+use crate::model::program::tool;
 
 /// Maximum number of models in an answer.
 const MOST_MODELS: usize = 256;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::power::{LowPowerPhase, PowerHistory, SoleProcess, Work};
+use super::power::{LowPowerPhase, PowerHistory, SoleProcess, Work, is_spinning};
 use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
@@ -22,6 +22,7 @@ pub struct Device {
     /// When a process was last shown to use the GPU.
     used_at: Option<Time>,
     unused: Clause,
+    spinning: Clause,
     unattributed: Floors,
     /// Fill level of the memory, expressed as `u64::MAX` minus the free bytes.
     filled: Floors,
@@ -37,6 +38,7 @@ impl Device {
             power: PowerHistory::default(),
             used_at: None,
             unused: Clause::default(),
+            spinning: Clause::default(),
             unattributed: Floors::default(),
             filled: Floors::default(),
         }
@@ -66,6 +68,7 @@ impl Device {
             self.listed_at = Some(sample.time);
         }
         self.power.observe(gpu, alone, sample);
+        self.spinning.observe(is_spinning(gpu), sample);
         // The values of a GPU that does not answer are stale.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
@@ -99,6 +102,11 @@ impl Device {
     /// or containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
+    }
+
+    /// Returns the current period in which the GPU was fully utilized although it did almost no work.
+    pub fn spinning(&self) -> Option<&Streak> {
+        self.spinning.streak()
     }
 
     pub fn uuid(&self) -> Option<&Arc<str>> {
@@ -274,38 +282,14 @@ mod tests {
         let worker = scene.process(7).identity();
         let device = history.device(&scene.now.gpus[0]).unwrap();
         assert_eq!((device.alone(), device.low_power_phase()), (Some(worker), None));
-        assert_eq!(device.work(worker).unwrap().power.mean(), Some(300.0));
+        assert_eq!(device.work(worker).unwrap().load.power.mean(), Some(300.0));
         scene.draws(0, 7, 99, 60.0);
         history.observe(scene.step());
         history.observe(scene.step());
         let device = history.device(&scene.now.gpus[0]).unwrap();
         let phase = device.low_power_phase().unwrap();
         assert_eq!((phase.process, phase.samples, phase.seconds()), (worker, 2, 10.0));
-        assert_eq!(device.work(worker).unwrap().power.mean(), Some(300.0));
-    }
-
-    #[test]
-    fn the_last_processes_that_worked_alone_are_kept() {
-        let mut scene = Scene::new(1, 60.0);
-        let mut history = History::default();
-        for pid in 1..30 {
-            scene.now.processes.clear();
-            scene.rows(0).clear();
-            scene.holder(pid, &[0], GIB);
-            scene.draws(0, pid, 97, 300.0);
-            scene.play(600.0, |snapshot| {
-                history.observe(snapshot);
-            });
-            scene.step();
-        }
-        let device = history.device(&scene.now.gpus[0]).unwrap();
-        let kept = (1..30).filter(|pid| {
-            let mut other = scene.clone();
-            other.now.processes.clear();
-            other.holder(*pid, &[], 0);
-            device.work(other.process(*pid).identity()).is_some()
-        });
-        assert_eq!(kept.collect::<Vec<_>>(), (22..30).collect::<Vec<_>>());
+        assert_eq!(device.work(worker).unwrap().load.power.mean(), Some(300.0));
     }
 
     fn floors_of(values: &[Option<u64>]) -> Floors {

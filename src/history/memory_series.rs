@@ -366,28 +366,6 @@ mod tests {
     }
 
     #[test]
-    fn gpu_utilization_is_a_bounded_series() {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(7, &[0], GIB);
-        let mut all_series = AllSeries::default();
-        for second in 0..1000 {
-            scene.gpu(0).gpu_percent = (second % 4 > 0).then_some(30 + second % 4 * 10);
-            all_series.observe(scene.step());
-        }
-        let now = scene.step();
-        let series = all_series.gpu(&now.gpus[0]).unwrap();
-        let loads = series.loads();
-        assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
-        assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
-        let samples: u64 = loads.iter().map(|load| u64::from(load.samples)).sum();
-        assert_eq!(samples, 750, "unknown values are not samples");
-        let row = &now.gpus[0].processes.as_ref().unwrap()[0];
-        let row = all_series.row(now.processes[0].identity(), &now.gpus[0], row);
-        let of_process = row.unwrap().loads();
-        assert!(!of_process.is_empty() && of_process.len() <= MOST_BUCKETS);
-    }
-
-    #[test]
     fn a_reused_pid_starts_a_new_series() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);

@@ -22,7 +22,6 @@ mod sample_time;
 mod streak;
 #[cfg(test)]
 pub(crate) mod testing;
-mod unlisted_pid;
 
 use std::sync::Arc;
 
@@ -32,13 +31,12 @@ use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use device::{Device, HighStretch};
 use power::SoleProcess;
 pub use power::{Average, LowPowerPhase, Work};
-pub use process::{Hidden, ProcessHistory};
+use process::UnlistedPids;
+pub use process::{Hidden, ProcessHistory, UnlistedPid};
 use row::RowContext;
 pub use row::{Began, RowHistory, Use};
 use sample_time::{Interval, SampleTime};
 pub use streak::Streak;
-pub use unlisted_pid::UnlistedPid;
-use unlisted_pid::UnlistedPids;
 
 /// Maximum gap, in milliseconds, between samples of a condition, unless three usual intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;

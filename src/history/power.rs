@@ -16,6 +16,10 @@ use crate::model::{Gpu, GpuProcess, Identity, Time};
 pub const FULL_PERCENT: f64 = 90.0;
 /// A GPU draws low power if its power is below this share of its former power.
 pub const LOW_SHARE: f64 = 0.5;
+/// Memory traffic, in percent, below which a process may be waiting.
+pub const TRACE_OF_TRAFFIC: f64 = 3.0;
+/// Share of its power limit below which a fully utilized GPU may do almost no work.
+const LIGHT_SHARE: f64 = 0.375;
 /// Time, in seconds, for which a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
 const LEAST_WORK_SAMPLES: u64 = 5;
@@ -30,6 +34,12 @@ pub struct Work {
     process: Identity,
     until: Time,
     covered: i64,
+    pub load: Load,
+}
+
+/// Means of a GPU's values.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Load {
     pub gpu_percent: Average,
     pub power: Average,
     pub memory: Average,
@@ -37,14 +47,26 @@ pub struct Work {
     pub clock: Average,
 }
 
-impl Work {
-    pub fn covered_seconds(&self) -> f64 {
-        self.covered as f64 / 1000.0
+impl Load {
+    fn push(&mut self, gpu: &Gpu) {
+        self.gpu_percent.push(gpu.gpu_percent.map(f64::from));
+        self.power.push(gpu.power_watts);
+        self.memory.push(gpu.memory_percent.map(f64::from));
+        self.clock.push(gpu.sm_clock_mhz.map(f64::from));
     }
 
+    fn add(&mut self, other: Self) {
+        self.gpu_percent.add(other.gpu_percent);
+        self.power.add(other.power);
+        self.memory.add(other.memory);
+        self.clock.add(other.clock);
+    }
+}
+
+impl Work {
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
-            && self.power.count() >= LEAST_WORK_SAMPLES
+            && self.load.power.count >= LEAST_WORK_SAMPLES
     }
 }
 
@@ -56,13 +78,8 @@ pub struct LowPowerPhase {
     pub until: Time,
     pub samples: u64,
     covered: i64,
-    bridged: i64,
     pub gpu_percent_min: u32,
-    pub gpu_percent: Average,
-    pub power: Average,
-    pub memory: Average,
-    /// SM clock, in MHz.
-    pub clock: Average,
+    pub load: Load,
     /// Temperature, in degrees Celsius.
     pub temperature: Average,
     pub power_limit: Option<f64>,
@@ -73,10 +90,6 @@ impl LowPowerPhase {
         self.until.seconds_since(self.since)
     }
 
-    pub fn covered_seconds(&self) -> f64 {
-        self.covered as f64 / 1000.0
-    }
-
     /// Returns the share of the phase that samples cover, from 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
@@ -84,14 +97,15 @@ impl LowPowerPhase {
             length => self.covered as f64 / length as f64,
         }
     }
+}
 
-    /// Returns the share of the phase that samples and the short gaps between them cover, from 0 to 1.
-    pub fn bridged(&self) -> f64 {
-        match self.until - self.since {
-            0 => 1.0,
-            length => self.bridged as f64 / length as f64,
-        }
-    }
+/// Returns whether a GPU is fully utilized although it does almost no work. Its processes then wait in kernels, however
+/// many they are. Returns `None` if a value is unknown.
+pub(super) fn is_spinning(gpu: &Gpu) -> Option<bool> {
+    let (percent, traffic) = (gpu.gpu_percent?, gpu.memory_percent?);
+    let is_light = gpu.power_watts? < gpu.power_limit_watts? * LIGHT_SHARE;
+    let is_full = f64::from(percent) >= FULL_PERCENT && f64::from(traffic) < TRACE_OF_TRAFFIC;
+    gpu.stale_seconds.is_none().then_some(is_full && is_light)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,9 +164,9 @@ impl PowerHistory {
             return;
         };
         if !self.is_low(alone.process, percent, power) {
-            self.remember_work(gpu, alone.process, power, sample);
+            self.remember_work(gpu, alone.process, sample);
         } else if alone.sm_percent.is_none_or(|sm| sm >= LEAST_OWN_PERCENT) {
-            self.extend_low_power_phase(gpu, alone.process, (percent, power), sample);
+            self.extend_low_power_phase(gpu, alone.process, percent, sample);
         }
     }
 
@@ -160,11 +174,11 @@ impl PowerHistory {
         f64::from(percent) >= FULL_PERCENT
             && self
                 .work(process)
-                .and_then(|work| work.power.mean())
+                .and_then(|work| work.load.power.mean())
                 .is_some_and(|before| power < before * LOW_SHARE)
     }
 
-    fn remember_work(&mut self, gpu: &Gpu, process: Identity, power: f64, sample: SampleTime) {
+    fn remember_work(&mut self, gpu: &Gpu, process: Identity, sample: SampleTime) {
         let index = self.works.iter().position(|work| work.process == process);
         let mut work = match index {
             Some(index) => self.works.remove(index),
@@ -172,33 +186,19 @@ impl PowerHistory {
                 if self.works.len() == MOST_USERS {
                     self.works.remove(0);
                 }
-                Work {
-                    process,
-                    until: sample.time,
-                    covered: 0,
-                    gpu_percent: Average::default(),
-                    power: Average::default(),
-                    memory: Average::default(),
-                    clock: Average::default(),
-                }
+                Work { process, until: sample.time, covered: 0, load: Load::default() }
             }
         };
         work.covered += sample.vouched(sample.time - work.until);
         work.until = sample.time;
-        work.gpu_percent.push(gpu.gpu_percent.map(f64::from));
-        work.power.push(Some(power));
-        work.memory.push(gpu.memory_percent.map(f64::from));
-        work.clock.push(gpu.sm_clock_mhz.map(f64::from));
+        work.load.push(gpu);
         self.works.push(work);
     }
 
     /// Counts a finished low-power phase as part of the normal work of the process: the work was only lighter.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.process == phase.process) {
-            work.gpu_percent.add(phase.gpu_percent);
-            work.power.add(phase.power);
-            work.memory.add(phase.memory);
-            work.clock.add(phase.clock);
+            work.load.add(phase.load);
         }
     }
 
@@ -206,7 +206,7 @@ impl PowerHistory {
         &mut self,
         gpu: &Gpu,
         process: Identity,
-        (percent, power): (u32, f64),
+        percent: u32,
         now: SampleTime,
     ) {
         let phase = self.phase.take().filter(|phase| phase.process == process);
@@ -216,24 +216,16 @@ impl PowerHistory {
             until: now.time,
             samples: 0,
             covered: 0,
-            bridged: 0,
             gpu_percent_min: percent,
-            gpu_percent: Average::default(),
-            power: Average::default(),
-            memory: Average::default(),
-            clock: Average::default(),
+            load: Load::default(),
             temperature: Average::default(),
             power_limit: None,
         });
         phase.covered += now.vouched(now.time - phase.until);
-        phase.bridged += now.bridged(now.time - phase.until);
         phase.until = now.time;
         phase.samples += 1;
         phase.gpu_percent_min = phase.gpu_percent_min.min(percent);
-        phase.gpu_percent.push(Some(percent.into()));
-        phase.power.push(Some(power));
-        phase.memory.push(gpu.memory_percent.map(f64::from));
-        phase.clock.push(gpu.sm_clock_mhz.map(f64::from));
+        phase.load.push(gpu);
         phase.temperature.push(gpu.temperature_celsius.map(f64::from));
         phase.power_limit = gpu.power_limit_watts.or(phase.power_limit);
         self.phase = Some(phase);
@@ -280,9 +272,5 @@ impl Average {
     /// Returns the mean, or `None` if there are no values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
-    }
-
-    pub fn count(&self) -> u64 {
-        self.count
     }
 }

@@ -163,15 +163,17 @@ pub struct RowHistory {
     /// Memory, in bytes, after the last change of at least [`MOVEMENT_BYTES`], or the first known amount if there was
     /// no such change. `moved_at` is the time of the last such change that gpumem did not request.
     settled: Option<u64>,
-    moved_at: Option<Time>,
+    pub moved_at: Option<Time>,
     last_use: Use,
     known_at: Time,
-    before: Began,
+    /// How the current or next run begins.
+    pub before: Began,
     run: Option<UnusedRun>,
     /// Length, in seconds, of the longest run that ended because the GPU was used.
-    longest_pause: f64,
-    resumed: u32,
-    has_been_used: bool,
+    pub longest_pause: f64,
+    /// How many times the process used the GPU again after a pause.
+    pub resumed: u32,
+    pub has_been_used: bool,
     /// CPU time of the process, in seconds, at the end of the run.
     cpu_at_until: Option<f64>,
     first_seen: Time,
@@ -277,21 +279,6 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// Returns the length, in seconds, of the longest pause after which the process used the GPU again, or 0 if none
-    /// was observed.
-    pub fn longest_pause(&self) -> f64 {
-        self.longest_pause
-    }
-
-    /// Returns how many times the process used the GPU again after a pause.
-    pub fn resumed(&self) -> u32 {
-        self.resumed
-    }
-
-    pub fn has_been_used(&self) -> bool {
-        self.has_been_used
-    }
-
     /// Ends the run if its last sample is older than the allowed gap, unless the process has hardly used the CPU since.
     fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         let gap = sample.time - self.known_at;
@@ -377,11 +364,6 @@ impl RowHistory {
         self.used.map(|(bytes, _)| bytes)
     }
 
-    /// Returns when the memory last changed by 64 MiB or more.
-    pub fn moved_at(&self) -> Option<Time> {
-        self.moved_at
-    }
-
     pub fn growth(&self) -> &Growth {
         &self.growth
     }
@@ -393,10 +375,6 @@ impl RowHistory {
     /// Returns the current run, or `None` if the process uses the GPU or that is unknown.
     pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
-    }
-
-    pub fn before(&self) -> Began {
-        self.before
     }
 
     pub fn first_seen(&self) -> Time {

@@ -40,11 +40,6 @@ impl SampleTime {
         };
         self.vouched(gap).min(most)
     }
-
-    /// Returns how much of a gap is covered by two equal samples: all of it, unless it exceeds the allowed gap.
-    pub(super) fn bridged(self, gap: i64) -> i64 {
-        if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
-    }
 }
 
 // The usual interval is the median of the last [`KEPT`] intervals, so a single late or additional snapshot hardly

@@ -33,8 +33,6 @@ pub mod keep;
 pub mod label;
 pub mod names;
 pub mod owners;
-mod placeholder;
-pub mod pool;
 pub mod process;
 pub mod process_name;
 pub mod program;

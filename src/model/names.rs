@@ -1,11 +1,12 @@
 //! The names of known programs and servers, from `names.toml`, and the facts that follow from the names of a process.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
 use super::Process;
-use super::pool::Pool;
+use super::owners::OwnerEntry;
 use super::program::never_killed;
 
 #[derive(Debug, Default, Deserialize)]
@@ -21,6 +22,7 @@ pub struct Names {
     pub server_workers: Vec<String>,
     pub server_words: Vec<String>,
     pub attendants: Vec<String>,
+    pub placeholders: BTreeMap<String, Vec<String>>,
     pub hypervisors: Vec<Hypervisor>,
 }
 
@@ -64,7 +66,7 @@ pub struct NameFacts {
     /// Whether [`never_killed`] lists the program's name, regardless of who owns the program file.
     pub is_never_killed: bool,
     pub placeholder: Option<&'static str>,
-    pub pool: Option<&'static Pool>,
+    pub pool: Option<&'static OwnerEntry>,
 }
 
 impl NameFacts {
@@ -97,7 +99,7 @@ mod tests {
         parse().unwrap();
         let lists: toml::Table = include_str!("names.toml").parse().unwrap();
         for (name, list) in lists {
-            assert!(list.as_array().is_some_and(|list| !list.is_empty()), "{name}");
+            assert!(list.as_array().is_none_or(|list| !list.is_empty()), "{name}");
         }
     }
 }

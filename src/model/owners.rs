@@ -4,6 +4,10 @@
 //! An owner is recognised by the program of a living ancestor, by environment variables, by the systemd unit, or by
 //! facts from the kernel (`OwnerPlace`). A rule leaves a process to its owner only if the kernel names the owner, or
 //! if the ancestor is proven to belong to root.
+//!
+//! A pool of workers is recognised by the titles of its workers or by the command line that started them. It is
+//! useless or harmful to kill a single worker, because the pool restarts it or its work is lost. It is normal that a
+//! worker waits for work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -12,9 +16,8 @@ use serde::Deserialize;
 
 use super::Process;
 use super::names::is_on;
-use super::pool::tool;
 use super::process::{Container, Parent};
-use super::program::is_interpreter;
+use super::program::{is_interpreter, is_spawned, tool};
 
 /// Maximum length of a comm, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
@@ -55,6 +58,12 @@ pub struct OwnerEntry {
     pub is_batch: bool,
     is_way_in: bool,
     pub starts_services: bool,
+    workers: Vec<String>,
+    worker_titles: Vec<String>,
+    starters: Vec<String>,
+    pub restarter: String,
+    pub keeps_the_idle: bool,
+    pub listens_for_itself: bool,
     daemons: Vec<String>,
     cgroups: Vec<String>,
     folders: Vec<String>,
@@ -199,14 +208,14 @@ impl OwnerEntry {
 
     fn is_run_by(&self, ancestor: &Parent) -> bool {
         let command = ancestor.command.as_deref().unwrap_or_default();
-        let has = |word: &str| command.iter().skip(1).any(|argument| **argument == *word);
-        let runs = |words: &String| {
-            let mut words = words.split(' ');
-            words.next().is_some_and(|name| ancestor.runs(name)) && words.all(has)
-        };
-        let title = command.first().map_or("", |title| title);
-        let is_titled = |beginning: &String| title.starts_with(&**beginning);
-        self.owns_programs() && (self.parents.iter().any(runs) || self.titles.iter().any(is_titled))
+        self.owns_programs()
+            && (runs_any(&self.parents, |name| ancestor.runs(name), command)
+                || has_title(command, &self.titles))
+    }
+
+    /// Returns what the pool does with a worker that waits or ends.
+    pub fn deed(&self) -> &'static str {
+        if self.keeps_the_idle { "keeps it for the next task" } else { "would start it again" }
     }
 
     fn applies(&self, process: &Process) -> bool {
@@ -226,6 +235,24 @@ impl OwnerEntry {
     pub fn is_claimed(&self) -> bool {
         self.stop.as_deref().is_some_and(|stop| placeholders(stop).any(is_variable))
     }
+}
+
+/// Returns whether `is_program` accepts the first word of any of `names`, and `command` contains its other words.
+fn runs_any<T: AsRef<str>>(
+    names: &[String],
+    is_program: impl Fn(&str) -> bool,
+    command: &[T],
+) -> bool {
+    let has = |word: &str| command.iter().skip(1).any(|argument| argument.as_ref() == word);
+    names.iter().any(|name| {
+        let mut words = name.split(' ');
+        words.next().is_some_and(&is_program) && words.all(has)
+    })
+}
+
+fn has_title<T: AsRef<str>>(command: &[T], titles: &[String]) -> bool {
+    let title = command.first().map_or("", AsRef::as_ref);
+    titles.iter().any(|beginning| title.starts_with(&**beginning))
 }
 
 fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
@@ -261,6 +288,57 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Returns the pool of a worker or of its starter. Because a process can forge its title, the title is ignored if
+    /// a program outside the pool is known to have started the process.
+    pub fn pool(&self) -> Option<&'static OwnerEntry> {
+        let command = self.command.as_deref().unwrap_or_default();
+        let by_title = pool_titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
+        by_title.or_else(|| pool_running(command)).or_else(|| {
+            // The command line of a spawned process does not contain the name of the program.
+            let parent = self.parent.as_deref()?.command.as_deref()?;
+            is_spawned(command).then(|| pool_named(parent)).flatten()
+        })
+    }
+
+    /// Returns the pool that replaces the process when it exits, or that stops the process itself.
+    pub fn restarting_pool(&self) -> Option<&'static OwnerEntry> {
+        let is_restarted =
+            |pool: &&OwnerEntry| self.is_started_by(pool).unwrap_or(!pool.starters.is_empty());
+        self.pool().filter(is_restarted)
+    }
+
+    /// Returns whether the process was started by the starter of the pool, or `None` if that is unknown.
+    fn is_started_by(&self, pool: &OwnerEntry) -> Option<bool> {
+        if self.parent_is_reaper == Some(true) {
+            return Some(false);
+        }
+        let parent = self.parent.as_deref()?;
+        if pool.starters.is_empty() {
+            return Some(pool_named(parent.command.as_deref()?) == Some(pool));
+        }
+        Some(pool.starters.iter().any(|name| parent.runs(name)))
+    }
+}
+
+/// Returns the pool to which a command line belongs.
+pub fn pool_named<T: AsRef<str>>(command: &[T]) -> Option<&'static OwnerEntry> {
+    pool_titled(command).or_else(|| pool_running(command))
+}
+
+fn pool_titled<T: AsRef<str>>(command: &[T]) -> Option<&'static OwnerEntry> {
+    // Replicas of Ray Serve are servers rather than workers of a pool.
+    if command.first()?.as_ref().starts_with("ray::ServeReplica") {
+        return None;
+    }
+    OWNERS.iter().find(|owner| has_title(command, &owner.worker_titles))
+}
+
+fn pool_running<T: AsRef<str>>(command: &[T]) -> Option<&'static OwnerEntry> {
+    let (tool, _) = tool(command)?;
+    OWNERS.iter().find(|owner| runs_any(&owner.workers, |name| name == tool, command))
+}
+
 impl OwnedProgram<'_> {
     /// Returns whether the owner is proven to run as root. Rules leave the processes of such an owner alone.
     pub fn is_roots(&self) -> bool {
@@ -291,13 +369,17 @@ mod tests {
             let is_recognised = !owner.parents.is_empty()
                 || !owner.units.is_empty()
                 || !owner.variables.is_empty()
-                || owner.place.is_some();
+                || owner.place.is_some()
+                || !owner.workers.is_empty()
+                || !owner.worker_titles.is_empty();
             assert!(is_recognised, "{name}");
             if owner.place.is_some() {
                 assert!(
                     owner.shows.is_some() && (owner.stop.is_some() || owner.says.is_some()),
                     "{name}"
                 );
+            } else if !owner.restarter.is_empty() {
+                assert!(!owner.owns_programs() && owner.unnamed.is_some(), "{name}");
             } else if !owner.is_way_in && !owner.starts_services {
                 assert!(owner.owns_programs() && owner.unnamed.is_some(), "{name}");
             }
@@ -333,5 +415,119 @@ mod tests {
             let comm = name.get(..COMM_BYTES).unwrap_or(name);
             assert_eq!(is_cut(listed, comm), is_listed, "{name}");
         }
+    }
+
+    fn words(command: &str) -> Arc<[Arc<str>]> {
+        // A process title is a single argument.
+        if ["gunicorn: ", "dask worker ["].iter().any(|title| command.starts_with(title)) {
+            return [command.into()].into();
+        }
+        command.split(' ').map(Arc::from).collect()
+    }
+
+    fn worker(command: &str, parent: &str) -> Process {
+        Process {
+            command: Some(words(command)),
+            parent_is_reaper: Some(false),
+            parent: Some(Arc::new(Parent {
+                pid: 1,
+                command: Some(words(parent)),
+                ..Parent::default()
+            })),
+            ..Process::default()
+        }
+    }
+
+    const SPAWNED: &str =
+        "/usr/bin/python3 -c from#multiprocessing.spawn#import#spawn_main;#spawn_main()";
+
+    #[test]
+    fn pool_workers_and_their_restarters_are_recognised() {
+        let spawned = SPAWNED;
+        for (command, parent, name, is_restarted) in [
+            (
+                "/v/bin/python /v/bin/celery -A t worker",
+                "/v/bin/python /v/bin/celery -A t worker",
+                "Celery",
+                true,
+            ),
+            ("/v/bin/python -m celery -A t worker", "bash", "Celery", false),
+            ("python /v/bin/dask worker tcp://x:8786", "bash", "Dask", false),
+            (spawned, "python /v/bin/dask worker tcp://x:8786", "Dask", true),
+            (spawned, "python /v/bin/dask cuda worker tcp://x:8786", "Dask", true),
+            ("python /v/bin/dask worker tcp://x:8786 --name gpu0", "bash", "Dask", false),
+            ("dask worker [tcp://x:8786]", "python /v/bin/dask worker tcp://x:8786", "Dask", true),
+            ("dask worker [tcp://x:8786]", "python -m distributed.cli.dask_worker x", "Dask", true),
+            ("ray::IDLE", "/v/ray/raylet --x", "Ray", true),
+            ("ray::Trainer.step", "/v/ray/raylet", "Ray", true),
+            ("python -u /v/ray/_private/workers/default_worker.py --node", "raylet", "Ray", true),
+            ("python /v/bin/rq worker gpu", "python /v/bin/rq worker gpu", "RQ", true),
+            ("gunicorn: worker [app]", "gunicorn: master [app]", "Gunicorn", true),
+            ("python /v/bin/gunicorn app", "python /v/bin/gunicorn app", "Gunicorn", true),
+            (spawned, "python -m uvicorn app:app --workers 2", "Uvicorn", true),
+            (
+                "python /v/ts/model_service_worker.py --sock-type unix",
+                "java -jar ts.jar",
+                "TorchServe",
+                true,
+            ),
+        ] {
+            let mut process = worker(&command.replace('#', " "), parent);
+            if command == SPAWNED {
+                let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
+                process.command = Some(["/usr/bin/python3", "-c", code].map(Arc::from).into());
+            }
+            let pool = process.pool().map(|pool| &*pool.name);
+            assert_eq!(pool, Some(name), "{command}");
+            assert_eq!(process.restarting_pool().is_some(), is_restarted, "{command}");
+            process.parent_is_reaper = Some(true);
+            assert!(process.restarting_pool().is_none(), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_title_with_another_starter_is_not_a_pool() {
+        for (title, parent) in [
+            ("ray::IDLE", "bash"),
+            ("ray::IDLE", "python /home/ann/raylet.py"),
+            ("ray::Trainer.step", "python train.py"),
+            ("dask worker [tcp://x:8786]", "python train.py"),
+            ("gunicorn: worker [app]", "bash"),
+        ] {
+            let mut process = worker(title, parent);
+            assert_eq!(process.pool(), None, "{title} below {parent}");
+            assert!(process.restarting_pool().is_none(), "{title} below {parent}");
+            process.parent = None;
+            assert!(process.pool().is_some(), "an unknown starter may be the pool's: {title}");
+            process.parent_is_reaper = Some(true);
+            assert_eq!(process.pool(), None, "{title}");
+        }
+        let mut process = worker("ray::IDLE", "bash");
+        process.parent = None;
+        assert!(process.restarting_pool().is_some());
+        let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
+        for (name, is_restarted) in [("raylet", true), ("bash", false)] {
+            // The parent's command line is empty, so its comm must be enough.
+            process.parent = Some(Arc::new(comm(name)));
+            assert_eq!(process.restarting_pool().is_some(), is_restarted, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_partial_name_is_not_a_pool() {
+        for (command, parent) in [
+            ("ray::ServeReplica:app:m", "raylet"),
+            ("python celery_train.py worker", "bash"),
+            ("python celery inspect active", "bash"),
+            ("python train.py --queue rq worker", "bash"),
+            ("python -c from multiprocessing", "python train.py"),
+            ("python -m uvicornish", "bash"),
+            ("dask scheduler", "bash"),
+        ] {
+            let process = worker(command, parent);
+            assert_eq!(process.pool(), None, "{command}");
+            assert!(process.restarting_pool().is_none());
+        }
+        assert_eq!(Process::default().pool(), None);
     }
 }

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
-use super::pool::is_spawned;
 use super::process_name::name_of_parent;
+use super::program::is_spawned;
 use super::server_name::is_worker_command;
 use super::time::Time;
 use crate::units::Bytes;

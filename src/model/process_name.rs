@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use unicode_width::UnicodeWidthChar as _;
 
-use super::pool::{is_ray_idle, is_spawned};
 use super::process::{Parent, Process};
-use super::program::{file_name, is_interpreter};
+use super::program::{file_name, is_interpreter, is_spawned};
 
 const LONGEST_NAME: usize = 60;
 
@@ -33,7 +32,7 @@ pub fn name_of(process: &Process) -> String {
         let name = name.or_else(|| process.executable.as_deref().map(file_name));
         return cut(name.unwrap_or("process"));
     };
-    if is_ray_idle(program) {
+    if program.trim_end() == "ray::IDLE" {
         return format!("idle Ray worker {}", program.trim_end());
     }
     let program = program_name(program);

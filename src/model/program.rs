@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::Process;
 use super::names::{Hypervisor, NAMES, is_on};
 use super::owners;
+use super::process::Parent;
 
 /// Maximum length of a comm, in bytes. The kernel truncates longer names.
 pub const COMM_BYTES: usize = 15;
@@ -57,6 +58,15 @@ impl Process {
         }
     }
 
+    /// Returns the name of the published program that the process runs only to keep other processes off a GPU.
+    pub fn placeholder(&self) -> Option<&'static str> {
+        let command = self.command.as_deref()?;
+        placeholder(command).or_else(|| {
+            let parent = self.parent.as_deref()?.command.as_deref()?;
+            is_spawned(command).then(|| placeholder(parent)).flatten()
+        })
+    }
+
     /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`), or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
@@ -64,6 +74,12 @@ impl Process {
                 || variables.get("DISPLAY").is_some_and(|name| name.starts_with(':'))
         })
     }
+}
+
+fn placeholder(command: &[Arc<str>]) -> Option<&'static str> {
+    let (name, _) = tool(command)?;
+    let mut placeholders = NAMES.placeholders.iter();
+    placeholders.find(|(_, programs)| is_on(programs, name)).map(|(called, _)| &**called)
 }
 
 /// Returns the program's name if the program is never killed, because its name is on the `configured` list, or on the
@@ -96,6 +112,46 @@ pub fn never_killed<'a>(
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
+}
+
+impl Parent {
+    pub fn runs(&self, name: &str) -> bool {
+        let command = self.command.as_deref().unwrap_or_default();
+        let program = command.first().map(|program| file_name(program));
+        let tool = tool(command).map(|(tool, _)| tool);
+        [program, tool, self.comm.as_deref()].contains(&Some(name))
+    }
+}
+
+/// Splits a command line into the tool and its arguments. The tool is the program or, if that is an interpreter, the
+/// script or module that it runs.
+pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
+    let (program, mut rest) = command.split_first()?;
+    let program = file_name(program.as_ref());
+    if !is_interpreter(program) {
+        return Some((program, rest));
+    }
+    while let Some((argument, after)) = rest.split_first() {
+        match argument.as_ref() {
+            "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
+            "-c" => return None,
+            // The Python options `-W` and `-X` take the next argument as their value.
+            "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
+            option if option.starts_with('-') => rest = after,
+            script => return Some((file_name(script), after)),
+        }
+    }
+    None
+}
+
+pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
+    let mut arguments = command.iter().map(AsRef::as_ref);
+    let is_python = arguments.next().is_some_and(|program| is_interpreter(file_name(program)));
+    let mut after = arguments.skip_while(|argument| *argument != "-c").skip(1);
+    let code = after.next().unwrap_or_default();
+    is_python
+        && (code.starts_with("from multiprocessing.spawn import")
+            || code.starts_with("from multiprocessing.forkserver import"))
 }
 
 fn is_one_of(process: &Process, names: &[String]) -> bool {

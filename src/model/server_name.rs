@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Process;
 use super::names::{NAMES, is_on};
-use super::pool::tool;
+use super::program::tool;
 use super::program::{file_name, is_interpreter};
 
 impl Process {

@@ -139,11 +139,7 @@ fn collect_unlisted_gpus(
             if other_unlisted.streak.since < earliest.streak.since {
                 earliest = *other_unlisted;
             }
-            gpus.push(FindingGpu {
-                index: other.index,
-                uuid: other.uuid.clone(),
-                used_bytes: listed.used_bytes,
-            });
+            gpus.push(subject::finding_gpu(other, listed.used_bytes));
         }
     }
     (!gpus.is_empty()).then(|| (subject::merge_rows(gpus.into_iter()), earliest))
@@ -188,7 +184,7 @@ impl Death<'_> {
             evidence: Evidence::new(DeadEvidence { state, samples: streak.samples }),
             message,
         };
-        output.add_finding(input.finding(Some(process), parts));
+        output.findings.push(input.finding(Some(process), parts));
     }
 }
 

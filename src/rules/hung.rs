@@ -15,8 +15,9 @@
 //! - the GPU drew little power from the start, because a process that hung before gpumem first observed it looks like
 //!   one that runs light kernels.
 //!
-//! An orphan is reported as `info` if all observations show full utilization, less than a third of the power limit
-//! and no memory traffic. A rank whose peers have died looks like this, but so does a light kernel under `nohup`.
+//! An orphan is reported as `info` if its GPU was fully utilized for the duration, drew less than a third of its power
+//! limit and had no memory traffic, even if the orphan is not alone on the GPU. A rank whose peers have died looks like
+//! this, but so does a light kernel under `nohup`.
 //!
 //! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or power rises above half
 //! of its former value. By default, gpumem does not end the process, because only the owner knows what the process
@@ -33,7 +34,7 @@ use super::rule::{
 };
 use super::subject;
 use super::undecided_reason::UndecidedReason;
-use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
+use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE, TRACE_OF_TRAFFIC};
 use crate::history::{Device, LowPowerPhase, RowHistory, Use, Work};
 use crate::model::family::{families, member};
 use crate::model::finding::{Evidence, FindingGpu, Kind, KindEvidence, Severity, samples};
@@ -69,16 +70,10 @@ pub static KIND: RuleKind = RuleKind {
 
 /// Minimum number of samples. A single sample can show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
-/// Minimum share of the low-power phase that samples must cover if the rest consists of short gaps between samples
-/// ([`is_covered`]). If less is covered, intermittent work could remain unnoticed.
-const LEAST_OF_LOST: f64 = 0.55;
-/// Minimum share that applies instead of [`LEAST_OF_LOST`] while a finding is active.
-const LOST_TO_STAY: f64 = 0.4;
-/// Memory traffic, in percent, below which a process may be waiting.
-const TRACE_OF_TRAFFIC: f64 = 3.0;
 /// Minimum share of its power limit that a GPU draws if the limit throttles it.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// Share of its power limit below which a fully utilized GPU does almost no work.
+/// Share of its power limit below which a fully utilized GPU does almost no work. A finding ends at a higher share
+/// ([`crate::history::power`]).
 const LIGHT_SHARE: f64 = 0.3;
 /// Minimum CPU use, in percent of a core, of a rank that is working.
 const WORK_CPU_PERCENT: f64 = 20.0;
@@ -95,7 +90,8 @@ const HELD_SHARE: f64 = 0.6;
 pub struct HungEvidence {
     /// Lowest utilization that the GPU reported while the condition held, in percent, 0 to 100.
     pub gpu_percent_min: u32,
-    /// Mean power draw of the GPU while the condition held, in watts.
+    /// Mean power draw of the GPU while the condition held, in watts; the last power draw for an orphan that gpumem
+    /// never observed working.
     pub power_watts_mean: f64,
     /// Mean power draw of the GPU while the same process was working, in watts.
     pub power_watts_before: Option<f64>,
@@ -210,7 +206,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
         };
         if phase.seconds() < settings.duration.seconds() {
             input.add_pending(gpu, phase.since, settings.duration.seconds(), output);
-        } else if !is_observed_enough(phase, &settings, is_active) {
+        } else if phase.samples < LEAST_SAMPLES || !is_covered(phase.coverage(), is_active) {
             output.add_doubt(UndecidedReason::Gaps {
                 gpu,
                 covered: phase.coverage(),
@@ -220,7 +216,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
             });
         } else {
             hung.push(HungGpu {
-                gpu: FindingGpu { index: gpu, ..input.finding_gpu(row) },
+                gpu: input.finding_gpu(row),
                 severity: settings.severity,
                 evidence,
                 since: phase.since,
@@ -232,7 +228,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
         return;
     }
     if let Some(parts) = finding_parts(input, hung) {
-        output.add_finding(input.rule_input.finding(Some(input.process), parts));
+        output.findings.push(input.rule_input.finding(Some(input.process), parts));
     }
 }
 
@@ -245,23 +241,16 @@ fn is_job_working(input: ProcessInput<'_>) -> bool {
     let histories = others.filter_map(|pid| history.process(snapshot.process(*pid)?.identity()));
     histories.into_iter().any(|other| {
         let spins = |row: &RowHistory| {
-            let phase = history.device_of(row).low_power_phase();
-            phase.is_some_and(|phase| phase.process == other.identity())
+            let device = history.device_of(row);
+            device.spinning().is_some()
+                || device.low_power_phase().is_some_and(|phase| phase.process == other.identity())
         };
         let uses = |row: &RowHistory| row.last_use() == Use::Used;
         !other.rows().is_empty()
             && !other.rows().iter().any(spins)
-            && (other.rows().iter().any(uses) || is_working(other, WORK_CPU_PERCENT, NOW_SECONDS))
+            && (other.rows().iter().any(uses)
+                || is_working(other, WORK_CPU_PERCENT, NOW_SECONDS, false))
     })
-}
-
-fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
-    let (min_coverage, seconds) =
-        if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
-    let is_bridged = is_covered(phase.bridged(), is_active)
-        && phase.coverage() >= min_coverage
-        && phase.covered_seconds() >= seconds;
-    phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
 /// Returns evidence that a process is hung on a GPU, or `None` if the thresholds are not met or something else
@@ -272,13 +261,13 @@ fn evidence(
     settings: &Settings,
     is_active: bool,
 ) -> Option<HungEvidence> {
-    let (now, before) = (phase.power.mean()?, work.power.mean()?);
-    let is_full = phase.gpu_percent.mean()? >= settings.min_utilization.0;
+    let (now, before) = (phase.load.power.mean()?, work.load.power.mean()?);
+    let is_full = phase.load.gpu_percent.mean()? >= settings.min_utilization.0;
     let is_low = now < before * settings.max_power_share.0 / 100.0;
     if !(is_active || is_full && is_low) {
         return None;
     }
-    let (traffic, traffic_before) = (phase.memory.mean(), work.memory.mean());
+    let (traffic, traffic_before) = (phase.load.memory.mean(), work.load.memory.mean());
     if moves_data(traffic, traffic_before, settings) || is_capped(phase, before) {
         return None;
     }
@@ -297,7 +286,7 @@ fn evidence(
 }
 
 /// Returns evidence that an orphan spins although gpumem never observed it at work, or `None` if it does not seem to
-/// spin.
+/// spin. Other processes on the GPU do not matter, because all of them together do almost no work.
 fn left_spinning(
     input: ProcessInput<'_>,
     row: &RowHistory,
@@ -305,28 +294,29 @@ fn left_spinning(
 ) -> Option<HungGpu> {
     let abandoned = input.process_history.abandoned()?;
     let device = input.rule_input.history.device_of(row);
+    let spinning = device.spinning()?;
     let gpu = input.rule_input.snapshot.gpus.iter().find(|gpu| gpu.index == device.index())?;
-    let identity = input.process_history.identity();
-    let work = device.work(identity).filter(|_| device.alone() == Some(identity))?;
-    let (percent, power, limit) = (gpu.gpu_percent?, work.power.mean()?, gpu.power_limit_watts?);
-    let lasted = abandoned.seconds().min(work.covered_seconds()) >= settings.duration.seconds();
-    let is_full = f64::from(percent).min(work.gpu_percent.mean()?) >= settings.min_utilization.0;
-    let is_low = power.max(gpu.power_watts?) < limit * LIGHT_SHARE;
-    let is_still = work.memory.mean()? < TRACE_OF_TRAFFIC;
-    (lasted && is_full && is_low && is_still).then(|| HungGpu {
-        gpu: FindingGpu { index: gpu.index, ..input.finding_gpu(row) },
+    let is_alone = device.alone() == Some(input.process_history.identity());
+    let percent = gpu.gpu_percent?;
+    let (since, until) = (abandoned.since.max(spinning.since), abandoned.until.min(spinning.until));
+    let (power, limit) = (gpu.power_watts?, gpu.power_limit_watts?);
+    let is_full = f64::from(percent) >= settings.min_utilization.0;
+    let begins = input.is_active() || is_full && power < limit * LIGHT_SHARE;
+    let lasted = until.seconds_since(since) >= settings.duration.seconds();
+    (lasted && begins && (is_alone || row.last_use() == Use::Used)).then(|| HungGpu {
+        gpu: input.finding_gpu(row),
         severity: Severity::Info,
         evidence: HungEvidence {
             gpu_percent_min: percent,
             power_watts_mean: power,
             power_watts_before: None,
             power_limit_watts: Some(limit),
-            memory_percent_mean: work.memory.mean(),
+            memory_percent_mean: gpu.memory_percent.map(f64::from),
             memory_percent_before: None,
-            samples: work.power.count(),
+            samples: spinning.samples,
         },
-        since: abandoned.since,
-        until: input.rule_input.snapshot.time,
+        since,
+        until,
     })
 }
 
@@ -340,12 +330,13 @@ fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> boo
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
-        .zip(phase.power.mean())
+        .zip(phase.load.power.mean())
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
 fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
-    let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
+    let share =
+        phase.load.clock.mean().zip(work.load.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
     // If the clock is unknown, assume that heat throttles a hot GPU.
     share.is_some_and(|share| share < HELD_SHARE)

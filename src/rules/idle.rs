@@ -38,7 +38,9 @@
 //!
 //! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends the process.
 //!
-//! [`server_idle`](super::server_idle) judges servers with the same function, `judge`.
+//! `server-idle`: an inference server holds memory on a GPU and receives no requests. The conditions are those of
+//! `idle`, which skips servers and their workers (see [`server`]). Somebody may need the server, so gpumem ends it only
+//! if the user requests this kind.
 
 mod cell;
 mod finding;
@@ -46,14 +48,16 @@ mod finding;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered, is_working};
+use super::lasting::{
+    FACTOR_TO_STAY, LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered, is_working,
+};
 use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::scope::ScopeInput;
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
-use crate::model::finding::{FindingGpu, Kind, Severity};
+use crate::model::finding::{Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Percent};
@@ -83,13 +87,24 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-pub(super) const MIN_MEMORY: (&str, &str) = ("min_memory", "minimum memory of a job on a GPU");
-pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU must be unused");
+/// The setting `max_busy` is missing, because it applies only to notebooks.
+pub static SERVER_KIND: RuleKind = RuleKind {
+    process: judge,
+    ..RuleKind::new::<IdleEvidence>(
+        Kind::ServerIdle,
+        "an inference server holds memory on a GPU and has not used it for the rule's duration",
+        &[MIN_MEMORY, DURATION, MAX_CPU_PERCENT, SEVERITY],
+        Settings { severity: Severity::Info, ..DEFAULTS },
+    )
+};
+
+const MIN_MEMORY: (&str, &str) = ("min_memory", "minimum memory of a job on a GPU");
+const DURATION: (&str, &str) = ("duration", "how long the GPU must be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
     ("max_cpu_percent", "mean CPU use at which a process is considered working (one core is 100)");
 /// Maximum time for which a running cell without a sign of work protects its kernel.
 pub(super) const MAX_BUSY: &str = "max_busy";
-pub(super) const DEFAULTS: Settings = Settings {
+const DEFAULTS: Settings = Settings {
     min_memory: Bytes(GIB),
     duration: seconds(600),
     max_cpu_percent: Percent(20.0),
@@ -143,7 +158,7 @@ fn unresolved_row(
     }
 }
 
-pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
+fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
     // On a busy machine, nearly every process uses all of its GPUs, so this check comes first.
     if process_history.rows_summary().uses_all {
@@ -195,10 +210,10 @@ pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
             IdleAnswer::Idle { .. } if may_serve(input) => {
                 output.add_doubt(UndecidedReason::MayServe { pid: process.pid });
             }
-            IdleAnswer::Idle { evidence, since, until, bytes } => {
-                let gpu = FindingGpu { used_bytes: Some(bytes), ..input.finding_gpu(row) };
-                let may_resume = row.resumed() >= OFTEN
-                    && until.seconds_since(since) < SURELY_LONGER_THAN_PAUSES * row.longest_pause();
+            IdleAnswer::Idle { evidence, since, until } => {
+                let gpu = input.finding_gpu(row);
+                let may_resume = row.resumed >= OFTEN
+                    && until.seconds_since(since) < SURELY_LONGER_THAN_PAUSES * row.longest_pause;
                 let severity = if may_resume { Severity::Info } else { settings.severity };
                 let idle_gpu =
                     IdleGpu { row, gpu, severity, may_resume, needed, evidence, since, until };
@@ -306,7 +321,6 @@ enum IdleAnswer {
         evidence: IdleEvidence,
         since: Time,
         until: Time,
-        bytes: u64,
     },
 }
 
@@ -328,21 +342,21 @@ impl IdleCandidate<'_> {
         }
         let began = self.row.run().map(|run| run.since);
         let after_start = began.zip(self.input.process.start_time);
-        !self.row.has_been_used()
+        !self.row.has_been_used
             && after_start.is_some_and(|(began, start)| {
                 began.seconds_since(start).abs() <= FROM_START_SECONDS
             })
     }
 
     fn needed(&self) -> f64 {
-        self.required_seconds().max(LONGER_THAN_PAUSES * self.row.longest_pause())
+        self.required_seconds().max(LONGER_THAN_PAUSES * self.row.longest_pause)
     }
 
     fn judge(&self) -> IdleAnswer {
         let ProcessInput { rule_input, process, process_history } = self.input;
         let (gpu, pid, needed) = (self.index, process.pid, self.needed());
         let Some(run) = self.row.run() else {
-            return match (self.row.last_use(), self.row.before()) {
+            return match (self.row.last_use(), self.row.before) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
                 // Report no doubt about a row that is missing from the snapshot: the row has just disappeared, or a
                 // separate doubt says why the GPU has no rows.
@@ -354,7 +368,7 @@ impl IdleCandidate<'_> {
         };
         // Do not count time in which the process was stopped, allocated or freed memory, or its cell showed a sign of
         // work.
-        let since = [process_history.resumed_at(), self.row.moved_at(), self.cell]
+        let since = [process_history.resumed_at(), self.row.moved_at, self.cell]
             .into_iter()
             .flatten()
             .fold(run.since, Time::max);
@@ -386,8 +400,10 @@ impl IdleCandidate<'_> {
         };
         let is_active = self.input.is_active();
         let max_cpu_percent = self.settings.max_cpu_percent.0;
-        let max_cpu_percent = if is_active { max_cpu_percent * 1.25 } else { max_cpu_percent };
-        if mean.percent >= max_cpu_percent || is_working(process_history, max_cpu_percent, asked) {
+        let factor = if is_active { FACTOR_TO_STAY } else { 1.0 };
+        if mean.percent >= max_cpu_percent * factor
+            || is_working(process_history, max_cpu_percent, asked, is_active)
+        {
             return IdleAnswer::No;
         }
         let is_covered = is_covered(run.coverage(), is_active);
@@ -400,9 +416,9 @@ impl IdleCandidate<'_> {
                 least_samples: LEAST_SAMPLES,
             });
         }
-        let Some(bytes) = self.row.used_bytes() else {
+        if self.row.used_bytes().is_none() {
             return IdleAnswer::Unknown(UndecidedReason::NoMemory { pid, gpu });
-        };
+        }
         let by_device = run.by_device > 0;
         IdleAnswer::Idle {
             evidence: IdleEvidence {
@@ -417,7 +433,6 @@ impl IdleCandidate<'_> {
             },
             since,
             until: run.until,
-            bytes,
         }
     }
 
@@ -426,7 +441,7 @@ impl IdleCandidate<'_> {
         let gpus = vec![self.input.finding_gpu(self.row)];
         Candidate {
             max_cpu_percent: self.settings.max_cpu_percent.0,
-            longest_pause: self.row.longest_pause(),
+            longest_pause: self.row.longest_pause,
             ..self.input.candidate(gpus, (since, began), samples, self.needed())
         }
     }

@@ -19,7 +19,9 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::lasting::FACTOR_TO_STAY;
 use super::rule::{FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, seconds};
+use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
@@ -171,13 +173,13 @@ fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
 fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> Option<LeakingGpu> {
     let ProcessInput { rule_input, process, .. } = input;
     let index = rule_input.history.gpu_index(row);
-    let Some(bytes) = row.used_bytes() else {
+    if row.used_bytes().is_none() {
         let is_shown = row.last_seen() == rule_input.snapshot.time;
         if is_shown && input.settings(row).is_some() {
             output.add_doubt(UndecidedReason::NoMemory { pid: process.pid, gpu: index });
         }
         return None;
-    };
+    }
     // Nearly every row returns here, before the slower lookup of its settings.
     if !row.growth().has_moved() {
         return None;
@@ -187,9 +189,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         true => settings.min_growth.0.saturating_mul(DISPLAY_FACTOR),
         false => settings.min_growth.0,
     };
-    // To avoid flicker, an active finding stays until growth falls below three quarters of the threshold.
-    let min_bytes = if input.is_active() { growth - growth / 4 } else { growth };
-    let demand = Demand { bytes: min_bytes, seconds: settings.window.seconds() };
+    let demand = Demand { bytes: input.lowered(growth), seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
         Verdict::Leak(trend) => (trend, false),
         Verdict::Stopped(trend) => (trend, true),
@@ -203,7 +203,6 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         }
         Verdict::Not => return None,
     };
-    let uuid = rule_input.history.gpu_uuid(row);
     let memory = rule_input
         .snapshot
         .gpus
@@ -214,7 +213,8 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         let free_before = memory.free_bytes.saturating_add(trend.grown_bytes) as f64;
         free_before <= PINNED_SHARE * memory.total_bytes as f64
     });
-    if is_pinned {
+    let active = rule_input.active_finding(process.identity());
+    if is_pinned && active.is_none() {
         return None;
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
@@ -224,7 +224,11 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         .is_some_and(|seconds| trend.is_quiet_for(seconds.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
     let forecast = forecast.filter(|_| !has_stopped);
-    let is_near = forecast.is_some_and(|seconds| seconds < settings.out_of_memory_within.seconds());
+    // To avoid flicker, a critical finding stays critical until the forecast is a quarter longer.
+    let was_near = active.is_some_and(|finding| finding.severity == Severity::Critical);
+    let near_seconds =
+        settings.out_of_memory_within.seconds() * if was_near { FACTOR_TO_STAY } else { 1.0 };
+    let is_near = forecast.is_some_and(|seconds| seconds < near_seconds);
     let evidence = LeakEvidence {
         bytes_per_second: trend.bytes_per_second,
         span_seconds: trend.span_seconds,
@@ -238,7 +242,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         (false, true) => Severity::Critical,
         (false, false) => settings.severity,
     };
-    let gpu = FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) };
+    let gpu = input.finding_gpu(row);
     Some(LeakingGpu { gpu, trend, has_stopped, evidence, severity })
 }
 
@@ -263,16 +267,7 @@ fn finding(input: ProcessInput<'_>, leaks: Vec<LeakingGpu>) -> Option<Finding> {
     let evidence = Evidence::new(first.evidence.clone());
     let message =
         message(process, first, leaks.len(), rule_input.snapshot.time.seconds_since(since));
-    let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|leak| leak.gpu).collect();
-    gpus.sort_by_key(|gpu| gpu.index);
-    gpus.dedup_by(|next, gpu| {
-        let same = next.index == gpu.index;
-        if same {
-            let sum = gpu.used_bytes.zip(next.used_bytes);
-            gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
-        }
-        same
-    });
+    let gpus = subject::merge_rows(leaks.into_iter().map(|leak| leak.gpu));
     let parts = FindingParts {
         severity,
         gpus,

@@ -12,10 +12,9 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 
 use crate::model::names::{NAMES, is_on};
-use crate::model::owners::is_owners_program;
-use crate::model::pool::{self, tool};
+use crate::model::owners::{is_owners_program, pool_named};
 use crate::model::process::Relative;
-use crate::model::program::file_name;
+use crate::model::program::{file_name, tool};
 use crate::model::server_name::{is_kernel_command, is_server_command};
 use crate::model::{Process, Snapshot};
 
@@ -92,7 +91,7 @@ fn addresses_for_others<'a>(
 ) -> Option<Vec<&'a Arc<str>>> {
     let command = process.command.as_deref().unwrap_or_default();
     // Any process can set its title, but this check can only rule out a server.
-    let pool = process.pool().or_else(|| pool::named(command));
+    let pool = process.pool().or_else(|| pool_named(command));
     if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(Vec::new());
     }
@@ -119,7 +118,7 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
     if is_attendant(command) || is_kernel_command(command) {
         return Some(false);
     }
-    if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
+    if pool_named(command).is_some_and(|pool| pool.listens_for_itself) {
         return Some(false);
     }
     let addresses = relative.listening_on.iter();

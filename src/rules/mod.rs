@@ -27,7 +27,6 @@ pub mod reserved;
 pub mod rule;
 pub mod scope;
 mod server;
-pub mod server_idle;
 pub mod setting;
 pub mod stopped;
 pub mod stuck;
@@ -37,7 +36,6 @@ mod suspect;
 pub(crate) mod testing;
 pub mod unattributed;
 pub mod undecided_reason;
-mod unused_jobs;
 
 pub use crate::model::process_name::name_of;
 pub use engine::Engine;
@@ -62,7 +60,7 @@ pub static KINDS: [&RuleKind; 12] = [
     &placeholder::KIND,
     &idle::KIND,
     &leak::KIND,
-    &server_idle::KIND,
+    &idle::SERVER_KIND,
     &reserved::KIND,
     &unattributed::KIND,
     &pressure::KIND,

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{LEAST_CPU_SHARE, is_working};
+use super::lasting::{FACTOR_TO_STAY, LEAST_CPU_SHARE, is_working};
 use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
@@ -170,8 +170,11 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
         output.add_doubt(UndecidedReason::NoCpu { pid });
         return;
     };
-    let max_cpu_percent = settings.max_cpu_percent.0;
-    if mean.percent >= max_cpu_percent || is_working(process_history, max_cpu_percent, needed) {
+    let (max_cpu_percent, is_active) = (settings.max_cpu_percent.0, input.is_active());
+    let factor = if is_active { FACTOR_TO_STAY } else { 1.0 };
+    if mean.percent >= max_cpu_percent * factor
+        || is_working(process_history, max_cpu_percent, needed, is_active)
+    {
         return;
     }
     let starter_gone = process.has_lost_starter();
@@ -218,7 +221,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     if !process.is_stopped() {
         finding.actions.push(Action::Terminate);
     }
-    output.add_finding(finding);
+    output.findings.push(finding);
 }
 
 /// GPUs on which a process holds memory, and the period in which it used none of them.
@@ -304,9 +307,13 @@ fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
-        let gpu = FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None };
         unused.settings = settings;
-        unused.add(gpu, (streak.since, streak.until), streak.began, streak.samples);
+        unused.add(
+            subject::finding_gpu(gpu, None),
+            (streak.since, streak.until),
+            streak.began,
+            streak.samples,
+        );
     }
     if unused.gpus.is_empty() {
         return None;

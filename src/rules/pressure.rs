@@ -10,10 +10,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rule::{FindingParts, RuleInput, RuleKind, RuleOutput, Settings, seconds};
+use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Device, HighStretch};
 use crate::model::Gpu;
-use crate::model::finding::{Evidence, Finding, FindingGpu, Kind, KindEvidence, Severity, samples};
+use crate::model::finding::{Evidence, Finding, Kind, KindEvidence, Severity, samples};
 use crate::units::{Bytes, MIB, Span};
 
 pub static KIND: RuleKind = RuleKind {
@@ -113,11 +114,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     let min_severity = if warns { Severity::Warning } else { settings.severity };
     let parts = FindingParts {
         severity: settings.severity.max(min_severity),
-        gpus: vec![FindingGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            used_bytes: Some(memory.used_bytes),
-        }],
+        gpus: vec![subject::finding_gpu(gpu, Some(memory.used_bytes))],
         since,
         until: stretch.until,
         evidence: Evidence::new(PressureEvidence {
@@ -138,7 +135,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
             gpu.index
         )],
     };
-    output.add_finding(Finding { memory_bytes: None, ..input.finding(None, parts) });
+    output.findings.push(Finding { memory_bytes: None, ..input.finding(None, parts) });
 }
 
 #[cfg(test)]

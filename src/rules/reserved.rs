@@ -112,7 +112,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         })
         .collect();
     if unused.first().is_some_and(|(first, _)| first.index == gpu.index) {
-        output.add_finding(
+        output.findings.push(
             input.finding(None, finding_parts(settings.severity, holder, allocated_at, &unused)),
         );
     }
@@ -139,12 +139,8 @@ fn finding_parts(
     let samples = unused.iter().map(|(_, streak)| streak.samples).min().unwrap_or_default();
     let (name, line) = described(holder);
     let of_user = holder.user.as_ref().map_or_else(String::new, |user| format!(" of {user}"));
-    let finding_gpu = |(gpu, _): &(&Gpu, &Streak)| FindingGpu {
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        used_bytes: None,
-    };
-    let gpus: Vec<FindingGpu> = unused.iter().map(finding_gpu).collect();
+    let gpus: Vec<FindingGpu> =
+        unused.iter().map(|(gpu, _)| subject::finding_gpu(gpu, None)).collect();
     let (pronoun, verb) = if gpus.len() == 1 { ("it", "is") } else { ("them", "are") };
     let message = format!(
         "{name}{of_user} holds {} and has run nothing on {pronoun} for {}",

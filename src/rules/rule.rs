@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::engine::ActiveFindings;
+use super::lasting::UnusedJobs;
 use super::scope::{Scope, ScopeInput};
 use super::setting;
 use super::subject;
 use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
-use super::unused_jobs::UnusedJobs;
 use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::escape::escape;
 use crate::model::finding::{
@@ -304,7 +304,7 @@ impl<'a> RuleInput<'a> {
             let observed = self.snapshot.time.seconds_since(since);
             output.add_doubt(UndecidedReason::ShortHistory { needed, observed });
         }
-        output.add_pending(self.pending(None, gpu.index, since, needed));
+        output.pending.push(self.pending(None, gpu.index, since, needed));
     }
 
     /// Creates a finding on a process or, if `process` is `None`, on the first GPU. Its only action is to notify the
@@ -370,15 +370,17 @@ impl<'a> ProcessInput<'a> {
         })
     }
 
+    /// Returns a minimum or, to avoid flicker, three quarters of it if the process has an active finding.
+    pub(super) fn lowered(self, least: u64) -> u64 {
+        if self.is_active() { least - least / 4 } else { least }
+    }
+
     /// Returns whether the process holds enough memory on a row's GPU, or `None` if the driver does not report the
     /// memory. If the process's job has used no GPU for the settings' duration, the memory of the whole job counts.
-    /// To avoid flicker, three quarters of the threshold are enough for an active finding.
     pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
         let bytes = row.used_bytes()?;
-        let min_bytes = settings.min_memory.0;
-        let reaches = |bytes: u64| {
-            bytes >= min_bytes || (bytes >= min_bytes - min_bytes / 4 && self.is_active())
-        };
+        let least = settings.min_memory.0;
+        let reaches = |bytes: u64| bytes >= least || bytes >= self.lowered(least);
         let seconds = settings.duration.seconds();
         let job_reaches = || {
             let RuleInput { snapshot, history, jobs, .. } = self.rule_input;
@@ -399,7 +401,7 @@ impl<'a> ProcessInput<'a> {
     }
 
     pub fn add_pending(self, gpu: u32, since: Time, needed: f64, output: &mut RuleOutput) {
-        output.add_pending(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
+        output.pending.push(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
     }
 
     /// Creates a candidate: the process meets all conditions of the rule on these GPUs except the duration.
@@ -435,14 +437,6 @@ pub struct RuleOutput {
 }
 
 impl RuleOutput {
-    pub fn add_finding(&mut self, finding: Finding) {
-        self.findings.push(finding);
-    }
-
-    pub fn add_pending(&mut self, pending: Pending) {
-        self.pending.push(pending);
-    }
-
     /// Adds a candidate. Drops candidates of kinds that `reap` does not include by default, because these kinds have
     /// no suspects.
     pub(super) fn add_candidate(&mut self, candidate: Candidate) {

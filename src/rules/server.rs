@@ -193,54 +193,6 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_clients_and_their_workers_are_servers() {
-        let listens = |address: &str, clients: Option<&[&str]>| Process {
-            listening_on: Some([Arc::from(address)].into()),
-            client_addresses: clients
-                .map(|clients| clients.iter().copied().map(Arc::from).collect()),
-            ..process(1, "python app.py", Some(true))
-        };
-        for (address, clients, serves) in [
-            ("tcp:127.0.0.1:8000", Some(&["tcp:127.0.0.1:8000"][..]), Some(true)),
-            ("tcp:0.0.0.0:8000", Some(&["tcp:0.0.0.0:8000"]), Some(true)),
-            ("tcp:127.0.0.1:8000", Some(&[]), Some(false)),
-            ("tcp:0.0.0.0:8000", Some(&[]), None),
-            ("unix:/run/app.sock", Some(&[]), None),
-            ("tcp:127.0.0.1:8000", None, None),
-            ("tcp:[::]:29500", Some(&["tcp:[::]:29500"]), Some(false)),
-        ] {
-            assert_eq!(
-                is_server_alone(&listens(address, clients)),
-                serves,
-                "{address} {clients:?}"
-            );
-        }
-        let engine = |command: &str, address: &str| Process {
-            listening_relatives: Some(
-                [Relative {
-                    start_ticks: None,
-                    pid: 9,
-                    relation: Relation::Ancestor,
-                    command: Some(["python".into(), "front.py".into()].into()),
-                    working_directory: None,
-                    listening_on: [Arc::from(address)].into(),
-                    client_addresses: Some([Arc::from(address)].into()),
-                }]
-                .into(),
-            ),
-            ..process(1, command, Some(false))
-        };
-        for command in ["python engine.py", "VLLM::EngineCore", "sglang::scheduler"] {
-            assert!(alone(&engine(command, "tcp:0.0.0.0:8000")), "{command}");
-        }
-        assert!(!alone(&engine("python engine.py", "tcp:[::]:29500")));
-        assert!(
-            !alone(&engine("python -m ipykernel_launcher -f x", "tcp:0.0.0.0:8000")),
-            "a kernel serves no clients"
-        );
-    }
-
-    #[test]
     fn a_worker_of_ray_serves_only_below_a_server() {
         let below = |command: &str| {
             let listener = Relative {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::model::finding::FindingGpu;
-use crate::model::{Identity, Process, Start};
+use crate::model::{Gpu, Identity, Process, Start};
 use crate::units::Bytes;
 
 /// Maximum number of GPUs that a message names. If there are more, the message gives only their number.
@@ -31,6 +31,10 @@ pub(super) fn finding_id(rule: &str, gpus: &[FindingGpu], process: Option<&Proce
         None => Ok(()),
     };
     id.into()
+}
+
+pub(super) fn finding_gpu(gpu: &Gpu, used_bytes: Option<u64>) -> FindingGpu {
+    FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes }
 }
 
 /// Formats a list of GPUs as `GPU 0`, `GPUs 0 and 1`, `GPUs 0, 1 and 2` or `8 GPUs`.

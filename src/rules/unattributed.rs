@@ -18,9 +18,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rule::{FindingParts, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
+use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
-use crate::model::finding::{Evidence, FindingGpu, Kind, KindEvidence, samples};
+use crate::model::finding::{Evidence, Kind, KindEvidence, samples};
 use crate::model::snapshot::{Memory, PidNamespace};
 use crate::model::{Gpu, Process, Snapshot};
 use crate::units::{Bytes, GIB, Span, number_of};
@@ -151,18 +152,14 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     }
     let parts = FindingParts {
         severity: settings.severity,
-        gpus: vec![FindingGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            used_bytes: Some(bytes),
-        }],
+        gpus: vec![subject::finding_gpu(gpu, Some(bytes))],
         since,
         until: stretch.until,
         advice: advice(gpu, &evidence),
         evidence: Evidence::new(evidence),
         message,
     };
-    output.add_finding(input.finding(None, parts));
+    output.findings.push(input.finding(None, parts));
 }
 
 /// Returns whether the GPU has no meaningful figure for unattributed memory, or does not answer.

@@ -312,7 +312,7 @@ fn family_steps(candidate: &FamilyInput<'_>) -> StepPlan {
     }
     let processes = || candidate.processes.iter();
     let is_restarted = processes().any(|process| shut_kernel::is_notebook(process))
-        || processes().any(|process| process.is_restarted_by_its_pool())
+        || processes().any(|process| process.restarting_pool().is_some())
         || processes().any(|process| advice::owner(process).is_some())
         || !candidate.is_whole;
     let mut steps: Vec<Step> = release.into_iter().collect();
@@ -346,17 +346,13 @@ fn advise(
 /// Returns advice for a worker that its pool keeps for the next task or would start again. Returns `None` for other
 /// processes, and if the worker's parent is among `processes`.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
-    let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
+    let pool = process.restarting_pool()?;
     let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);
     if processes.iter().any(is_parent) {
         return None;
     }
-    let (owner, words) = (&pool.restarted_by, &pool.words);
-    let does = match pool.keeps_the_idle {
-        true => "keeps it for the next task",
-        false => "would start it again",
-    };
-    Some(format!("{owner} {does}: {words}").into())
+    let does = format!("{} {}", pool.restarter, pool.deed());
+    Some(format!("{does}: {}", pool.unnamed.as_ref()?).into())
 }
 
 #[cfg(test)]

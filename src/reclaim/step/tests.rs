@@ -266,7 +266,7 @@ fn a_pool_worker_gets_its_pools_command() {
         session: Some(60),
         ..process(70, "python /venv/bin/celery -A app worker")
     };
-    assert!(worker.is_restarted_by_its_pool());
+    assert!(worker.restarting_pool().is_some());
     let named = guard_naming(&[70]);
     let alone = target(&worker, &named);
     let [Step::Advise { command }] = &alone.steps[..] else {

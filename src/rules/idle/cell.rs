@@ -224,26 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn activity_in_a_cell_resolves_its_finding() {
-        let changes: [Change; 3] = [
-            busy,
-            |scene| scene.row(0, PID).sm_percent = Some(5),
-            |scene| scene.process(PID).cpu_percent = Some(100.0),
-        ];
-        for change in changes {
-            let mut scene = scene();
-            let mut engine = engine_with_rule("idle");
-            rest(&mut scene);
-            let found_at = play_and_note_findings(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
-            assert!(!found_at.is_empty());
-            change(&mut scene);
-            let found_at = play_and_note_findings(&mut engine, &mut scene, 60.0, |_, _| {});
-            assert!(found_at.len() < 2, "{found_at:?}");
-            assert_eq!(engine.findings(), []);
-        }
-    }
-
-    #[test]
     fn unknown_facts_leave_a_cell_undecided() {
         let cases: [(&str, Change, &str); 3] = [
             ("CPU", cpu_unknown, "the CPU use of process 4242 is unknown"),

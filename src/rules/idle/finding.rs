@@ -108,7 +108,7 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     let pauses = idle
         .iter()
         .filter(|idle_gpu| idle_gpu.may_resume)
-        .map(|idle_gpu| idle_gpu.row.longest_pause());
+        .map(|idle_gpu| idle_gpu.row.longest_pause);
     let resumed_after = pauses.max_by(f64::total_cmp);
     let gpus = subject::merge_rows(idle.into_iter().map(|idle_gpu| idle_gpu.gpu));
     let sleeps = evidence.busy_seconds.is_some();
@@ -152,16 +152,12 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
 
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
-    if !process.is_restarted_by_its_pool() {
-        let (name, words) = (&pool.name, &pool.words);
-        return Some(format!("a worker of {name} waits for work; {words}"));
-    }
     let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
-    let does = match pool.keeps_the_idle {
-        true => "keeps it for the next task",
-        false => "starts another one when it ends",
+    let does = match process.restarting_pool() {
+        None => format!("a worker of {} waits for work", pool.name),
+        Some(_) => format!("{}{by} {}", pool.restarter, pool.deed()),
     };
-    Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
+    Some(format!("{does}; {}", pool.unnamed.as_ref()?))
 }
 
 /// Combines the evidence for two GPUs: utilization of the process only if it is known for both, the lower coverage,

@@ -2,11 +2,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::dice::Dice;
 use crate::model::finding::{Action, Evidence, Finding, Severity};
 use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
-use crate::model::testing::rounds;
 use crate::rules::rule::Override;
 use crate::rules::testing::{
     Case, Change, Found, Nothing, PID, Unsure, assert_clean, check_cases, count, cpu_unknown,
@@ -575,51 +573,6 @@ fn rare_unattributed_device_use_is_tolerated() {
     }
 }
 
-/// Plays two hours in which a process uses a GPU briefly about once a minute, although each snapshot shows only the
-/// last ten seconds of a minute. Returns the times at which there was a finding, and the undecided reasons at the end.
-fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
-    let mut dice = Dice::new(seed);
-    let period = 45.0 + dice.roll(300) as f64 / 10.0;
-    let burst = 0.5 + dice.roll(25) as f64 / 10.0;
-    let mut phase = dice.roll(600) as f64 / 10.0;
-    let mut scene = scene();
-    scene.interval_seconds = 60.0;
-    scene.gpu(0).sampled_seconds = sampled_seconds;
-    let mut engine = engine_with_rule("idle");
-    let mut found_at = Vec::new();
-    for minute in 0..120 {
-        engine.observe(&scene.now);
-        if !engine.findings().is_empty() {
-            found_at.push(f64::from(minute) * 60.0);
-        }
-        let (mut bursts, mut is_seen) = (0.0, false);
-        while phase < 60.0 {
-            bursts += burst;
-            is_seen |= phase + burst > 50.0;
-            phase += period;
-        }
-        phase -= 60.0;
-        scene.process(PID).cpu_percent = Some(0.2 + bursts / 0.6);
-        scene.row(0, PID).sm_percent = Some(if is_seen { 70 } else { 0 });
-        scene.step();
-    }
-    (found_at, reasons(&engine, Kind::Idle))
-}
-
-#[test]
-fn time_without_driver_samples_does_not_count_as_idle() {
-    let mut undecided = 0;
-    for seed in 1..=rounds(20) {
-        for sampled_seconds in [None, Some(10.0)] {
-            let (found_at, reasons) = kept_warm(seed, sampled_seconds);
-            assert_eq!(found_at, [0.0; 0], "{seed} {sampled_seconds:?}");
-            let of_gaps = |reason: &String| reason.contains("samples cover");
-            undecided += usize::from(reasons.iter().any(of_gaps));
-        }
-    }
-    assert!(undecided > 0);
-}
-
 #[test]
 fn rare_snapshots_need_driver_samples_or_low_cpu_use() {
     for (sampled_seconds, cpu_percent, found) in [
@@ -814,40 +767,6 @@ fn small_workers_are_judged_by_their_jobs_memory() {
 }
 
 #[test]
-fn random_jobs_are_judged_by_their_total_memory() {
-    let mut found = 0;
-    for seed in 0..60 {
-        let mut dice = Dice::new(seed);
-        let mut scene = Scene::new(1, 30.0);
-        let mut expected = Vec::new();
-        for job in 0..6 {
-            let group = PID + 100 * job;
-            let sizes: Vec<u64> = (0..=dice.roll(5)).map(|_| (50 + dice.roll(500)) * MIB).collect();
-            sizes
-                .iter()
-                .zip(group..)
-                .for_each(|(bytes, pid)| worker(&mut scene, pid, group, *bytes));
-            let works = dice.roll(3) > 0;
-            if works {
-                let worker = group + dice.roll(sizes.len() as u64) as u32;
-                scene.row(0, worker).sm_percent = Some(1 + dice.roll(99) as u32);
-            }
-            if !works && sizes.iter().sum::<u64>() >= GIB {
-                expected.extend((group..).take(sizes.len()));
-            }
-        }
-        let engine = judge(&mut scene, 900.0);
-        let pids =
-            engine.findings().iter().filter_map(|finding| Some(finding.process.as_ref()?.pid));
-        let mut pids: Vec<u32> = pids.collect();
-        pids.sort_unstable();
-        assert_eq!(pids, expected, "seed {seed}");
-        found += pids.len();
-    }
-    assert!(found > 50, "{found} found");
-}
-
-#[test]
 fn an_unattributed_busy_video_engine_is_undecided() {
     const UNEXPLAINED: &str = "GPU 0 was used";
     let cases: &[Case] = &[
@@ -929,4 +848,40 @@ fn a_process_that_resumed_twice_is_info_until_three_pauses() {
     let idle = only(&engine, Kind::Idle);
     assert_eq!(idle.severity, Severity::Warning);
     assert!(idle.actions.contains(&Action::Terminate));
+}
+
+fn server() -> Scene {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 60 * GIB);
+    scene.process(PID).command = Some(["vllm".into(), "serve".into(), "x".into()].into());
+    served(&mut scene, Some(true));
+    scene
+}
+
+#[test]
+fn a_waiting_server_is_reported_without_terminate() {
+    let mut scene = server();
+    let mut engine = Engine::new(AllSettings::default());
+    scene.play(590.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(engine.findings(), []);
+    engine.observe(scene.step());
+    let finding = only(&engine, Kind::ServerIdle);
+    assert_eq!(finding.severity, Severity::Info);
+    assert_eq!(&*finding.id, "server-idle:GPU-0:4242:424200");
+    assert_eq!(finding.actions, [Action::Notify]);
+    assert_eq!(engine.findings().len(), 1);
+    assert_eq!(reasons(&engine, Kind::ServerIdle), [""; 0]);
+}
+
+#[test]
+fn a_server_with_activity_is_not_idle() {
+    let cases: &[Case] = &[
+        ("used", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+        ("works on the CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(80.0)),
+        ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
+        ("little memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+        // A process that does not listen is not a server, so `idle` judges it.
+        ("listens on nothing", Nothing, |scene| scene.process(PID).listening = Some(false)),
+    ];
+    check_cases(Kind::ServerIdle, server, 700.0, cases);
 }

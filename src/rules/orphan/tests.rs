@@ -326,19 +326,13 @@ fn an_interrupted_condition_restarts_the_duration() {
 }
 
 #[test]
-fn briefly_missing_facts_are_tolerated() {
-    let (mut scene, mut engine) = orphaned(60.0);
-    let whole = scene.clone();
-    scene.process(PID).parent_is_reaper = None;
-    scene.gpu(0).processes = None;
-    for _ in 0..4 {
-        engine.observe(scene.step());
+fn an_orphan_does_not_flicker_at_the_cpu_limit() {
+    let (mut scene, mut engine) = orphaned(130.0);
+    for (cpu_percent, found) in [(22.0, 1), (30.0, 0), (22.0, 0)] {
+        scene.process(PID).cpu_percent = Some(cpu_percent);
+        scene.play(300.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(count(&engine, Kind::Orphan), found, "{cpu_percent}");
     }
-    scene.process(PID).parent_is_reaper = Some(true);
-    scene.gpu(0).processes.clone_from(&whole.now.gpus[0].processes);
-    scene.step();
-    scene.play(10.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(count(&engine, Kind::Orphan), 1);
 }
 
 #[test]

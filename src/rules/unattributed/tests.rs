@@ -202,15 +202,3 @@ fn monitors_and_listed_processes_are_not_holders() {
     let pids = holders.as_array().unwrap().iter().map(|holder| holder["pid"].as_u64().unwrap());
     assert_eq!(pids.collect::<Vec<_>>(), [5, 6, 8, 9]);
 }
-
-#[test]
-fn a_reboot_restarts_the_duration() {
-    let mut scene = scene(11 * GIB);
-    let mut engine = judge(&mut scene, 120.0);
-    scene.now.host.boot_id = Some("boot-2".into());
-    engine.observe(scene.step());
-    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
-    let since = scene.now.time;
-    scene.play(60.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(engine.findings()[0].since, since);
-}
