@@ -14,12 +14,14 @@ use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
 /// Maximum number of processes with their own series. Processes with the most memory take precedence. A process on two
-/// GPUs counts twice.
+/// GPUs counts twice. Also the maximum number of series that sum the memory of the remaining processes by user and job.
 pub const PROCESSES_MAX: usize = 512;
 /// Maximum number of findings with series. Severe findings take precedence, then findings about more memory.
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
+/// Value of the `user` label in the series that sum the processes beyond both limits, by GPU.
+const OTHERS: &str = "(others)";
 
 /// Definition of a metric, for the page and the manual.
 #[derive(Debug)]
@@ -121,7 +123,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         "gpumem_process_series_dropped",
         &[],
-        "Processes without series: those with the least memory beyond the first 512",
+        "Processes without their own series, whose memory is summed by user and Slurm job, without pid",
     ),
     gauge("gpumem_finding_active", FINDING, "1 while a finding is active"),
     gauge("gpumem_finding_memory_bytes", FINDING, "Memory on a GPU that a finding is about"),
@@ -346,7 +348,8 @@ impl Page {
         let is_current = |gpu: &Gpu| gpu.stale_seconds.is_none();
         rows.retain(|row| row.entry.is_some() && row.gpu.is_some_and(is_current));
         rows.sort_by_key(|row| std::cmp::Reverse(row.used_bytes()));
-        for row in rows.iter().take(PROCESSES_MAX) {
+        let mut sums: BTreeMap<[String; PROCESS.len()], f64> = BTreeMap::new();
+        for (place, row) in rows.iter().enumerate() {
             let (Some(gpu), Some(pid)) = (row.gpu, row.pid()) else { continue };
             let process = row.process.ok();
             let job = process.and_then(|process| process.slurm.as_ref()?.job_id.as_deref());
@@ -363,11 +366,28 @@ impl Page {
                 namespace,
                 container,
             ];
+            if place >= PROCESSES_MAX {
+                let Some(bytes) = row.used_bytes() else { continue };
+                let [gpu, uuid, mig, _, user, _, job, ..] = labels;
+                let key = |mig: &str, user: &str, job: &str| {
+                    [gpu, uuid, mig, "", user, "", job, "", "", ""].map(str::to_owned)
+                };
+                let mut sum = key(mig, user, job);
+                if sums.len() >= PROCESSES_MAX && !sums.contains_key(&sum) {
+                    sum = key("", OTHERS, "");
+                }
+                *sums.entry(sum).or_default() += number(bytes);
+                continue;
+            }
             let sm = row.entry.and_then(|entry| entry.sm_percent);
             let sm = sm.map(|percent| f64::from(percent) / 100.0);
             self.put("gpumem_process_memory_bytes", &labels, row.used_bytes().map(number));
             self.put("gpumem_process_utilization_ratio", &labels, sm);
             self.put("gpumem_process_idle_seconds", &labels, row.idle_seconds);
+        }
+        for (labels, bytes) in &sums {
+            let labels = labels.each_ref().map(String::as_str);
+            self.put("gpumem_process_memory_bytes", &labels, *bytes);
         }
         let dropped = rows.len().saturating_sub(PROCESSES_MAX);
         self.put("gpumem_process_series_dropped", &[], dropped as f64);

@@ -106,6 +106,47 @@ fn only_metrics_the_verdict_and_health_are_served() {
 }
 
 #[test]
+fn an_answer_is_compressed_on_request() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
+    let served = Served::start(&machine, &["serve", "--replay", demo, "--listen"]);
+    let answer = |method: &str, path: &str, accepted: &str| {
+        let mut stream = served.connect().unwrap();
+        let request = format!("{method} {path} HTTP/1.1\r\nAccept-Encoding: {accepted}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let at = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap();
+        let body = answer.split_off(at + 4);
+        (String::from_utf8(answer).unwrap(), body)
+    };
+    let gunzip = |body: &[u8]| {
+        let path = machine.path("answer.gz");
+        std::fs::write(&path, body).unwrap();
+        let output = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for path in ["/metrics", "/check", "/-/healthy", "/", "/nothing"] {
+        let (_, plain) = served.get(path);
+        for accepted in ["gzip", "br, GZip;q=0.5, *;q=0", "deflate,gzip; q=1"] {
+            let (head, body) = answer("GET", path, accepted);
+            assert!(head.contains("\r\nContent-Encoding: gzip\r\n"), "{accepted}: {head}");
+            assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+            assert_eq!(gunzip(&body), plain, "{path}");
+            assert!(plain.len() < 2000 || body.len() * 3 < plain.len(), "{path}: {}", body.len());
+        }
+        for refused in ["", "identity", "gzip;q=0", "br, gzip; q=0.000", "gzipped"] {
+            let (head, body) = answer("GET", path, refused);
+            assert!(!head.contains("Content-Encoding"), "{refused}: {head}");
+            assert_eq!(String::from_utf8(body).unwrap(), plain, "{path}");
+        }
+        let (head, body) = answer("HEAD", path, "gzip");
+        assert!(head.contains("\r\nContent-Encoding: gzip\r\n") && body.is_empty(), "{head}");
+    }
+}
+
+#[test]
 fn the_demos_values_change() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use zlib_rs::{DeflateConfig, ReturnCode, compress_bound, compress_slice};
 
 use crate::cli::metrics::Published;
 
@@ -124,17 +125,21 @@ impl Server {
                 body: "",
             },
         };
+        let zipped = request.as_deref().is_some_and(accepts_gzip).then(|| gzip(response.body));
+        let zipped = zipped.flatten();
+        let encoding = if zipped.is_some() { "Content-Encoding: gzip\r\n" } else { "" };
+        let body = zipped.as_deref().unwrap_or(response.body.as_bytes());
         let is_head = request.is_some_and(|request| request.starts_with("HEAD "));
         let head = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\n{encoding}Content-Length: {}\r\nConnection: close\r\n\
              X-Content-Type-Options: nosniff\r\n\r\n",
             response.status,
             response.content_type,
-            response.body.len(),
+            body.len(),
         );
         write(&mut stream, head.as_bytes(), deadline)?;
         if !is_head {
-            write(&mut stream, response.body.as_bytes(), deadline)?;
+            write(&mut stream, body, deadline)?;
         }
         stream.shutdown(Shutdown::Write)
     }
@@ -173,17 +178,38 @@ fn write(stream: &mut &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Re
     Ok(())
 }
 
+fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r str> {
+    let lines = request.lines().filter_map(|line| line.split_once(':'));
+    lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+}
+
 /// Returns whether all Host headers contain an IP address or "localhost". In a DNS rebinding attack, a browser sends
 /// the attacker's host name instead.
 fn is_by_address(request: &str) -> bool {
-    let headers = request.lines().filter_map(|line| line.split_once(':'));
-    let hosts = headers.filter(|(header, _)| header.eq_ignore_ascii_case("host"));
-    hosts.map(|(_, host)| host.trim()).all(|host| {
+    header(request, "host").all(|host| {
         let name = host.split(':').next().unwrap_or_default();
         name.eq_ignore_ascii_case("localhost")
             || host.parse::<SocketAddr>().is_ok()
             || host.parse::<IpAddr>().is_ok()
     })
+}
+
+/// Returns whether an Accept-Encoding header names gzip without the weight 0, which means "not acceptable".
+fn accepts_gzip(request: &str) -> bool {
+    header(request, "accept-encoding").flat_map(|value| value.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && weight.is_none_or(|weight: f64| weight > 0.0)
+    })
+}
+
+/// Compresses a body. Returns `None` if this fails.
+fn gzip(body: &str) -> Option<Vec<u8>> {
+    // The fastest level; window bits above 15 select gzip's header, which is longer than zlib's.
+    let config = DeflateConfig { window_bits: 31, ..DeflateConfig::new(1) };
+    let mut bytes = vec![0; compress_bound(body.len()) + 12];
+    let (zipped, code) = compress_slice(&mut bytes, body.as_bytes(), config);
+    (code == ReturnCode::Ok).then(|| zipped.to_vec())
 }
 
 fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
+use crate::model::snapshot::Slurm;
 use crate::reclaim::testing;
 use crate::rules::leak::LeakEvidence;
 
@@ -86,6 +87,54 @@ fn names_are_truncated_and_escaped_without_arguments() {
 }
 
 #[test]
+fn process_series_are_limited_and_the_rest_is_summed() {
+    let mut snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[]}]}"#,
+    );
+    let row: GpuProcess =
+        serde_json::from_str(r#"{"pid":1,"type":"compute","used_bytes":1}"#).unwrap();
+    let rows = (1..=10_000).map(|pid| {
+        let mut row = row;
+        (row.pid, row.used_bytes) = (pid, Some(u64::from(pid)));
+        row
+    });
+    snapshot.gpus[0].processes = Some(rows.collect());
+    let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    let all = (10_000.0 * 10_001.0) / 2.0;
+    // The sums of each user and job are exact, although only the largest processes have their own series.
+    let owned = |pid: u32| Process {
+        pid,
+        start_ticks: Some(1),
+        user: Some(["ann", "ben", "chen"][pid as usize % 3].into()),
+        slurm: pid
+            .is_multiple_of(2)
+            .then(|| Slurm { job_id: Some("812".into()), ..Slurm::default() }.into()),
+        ..Process::default()
+    };
+    snapshot.processes = (1..=10_000).map(owned).collect();
+    let grouped = page_of(&snapshot);
+    let held = samples(&grouped, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), PROCESSES_MAX + 6);
+    assert_eq!(samples(&grouped, "gpumem_process_series_dropped"), [" 9488.0"]);
+    let sum_of = |label: &str| {
+        held.iter().filter(|line| line.contains(label)).map(|line| value(line)).sum::<f64>()
+    };
+    let users = ["ann", "ben", "chen"].map(|user| sum_of(&format!("user=\"{user}\"")));
+    assert_eq!(users, [3, 1, 2].map(|first| f64::from((first..=10_000).step_by(3).sum::<u32>())));
+    assert_eq!(sum_of("slurm_job=\"812\""), 5_000.0 * 5_001.0);
+    // If each process has a different user, the number of series is limited as well.
+    for process in &mut snapshot.processes {
+        process.user = Some(format!("u{}", process.pid).into());
+    }
+    let page = page_of(&snapshot);
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), 2 * PROCESSES_MAX + 1);
+    assert_eq!(held.iter().map(|line| value(line)).sum::<f64>(), all);
+    assert!(held.iter().any(|line| line.contains("user=\"(others)\"")));
+}
+
+#[test]
 fn a_process_in_two_mig_instances_has_two_series() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
@@ -135,15 +184,9 @@ fn labels_name_the_pod_and_use_the_uid_without_a_user_name() {
 }
 
 #[test]
-fn series_are_limited_to_the_largest_processes_and_worst_findings() {
-    let mut snapshot = snapshot(
-        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
-        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},
-        "processes":[{"pid":1,"type":"compute","used_bytes":1}]}]}"#,
-    );
-    let rows = snapshot.gpus[0].processes.as_mut().unwrap();
-    let row = rows.remove(0);
-    rows.extend((1..=10_000).map(|pid| GpuProcess { pid, used_bytes: Some(pid.into()), ..row }));
+fn finding_series_are_limited_to_the_worst_findings() {
+    let snapshot =
+        snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
     let finding = |pid: u32| {
         let mut finding = testing::finding(Kind::Idle, &Process { pid, ..Process::default() });
         let used_bytes = Some(u64::from(pid));
@@ -154,15 +197,10 @@ fn series_are_limited_to_the_largest_processes_and_worst_findings() {
     let mut findings: Vec<Finding> = (1..=10_000).map(finding).collect();
     findings[0].severity = Severity::Critical;
     let page = page_with(&snapshot, &findings);
-    let held = samples(&page, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), PROCESSES_MAX);
-    assert!(held[0].contains("pid=\"10000\""));
     let active = samples(&page, "gpumem_finding_active");
     assert_eq!(active.len(), FINDINGS_MAX);
     assert!(active[0].contains("pid=\"1\"") && active[1].contains("pid=\"10000\""));
-    for metric in ["gpumem_process_series_dropped", "gpumem_finding_series_dropped"] {
-        assert_eq!(samples(&page, metric), [" 9488.0"]);
-    }
+    assert_eq!(samples(&page, "gpumem_finding_series_dropped"), [" 9488.0"]);
 }
 
 #[test]
