@@ -26,7 +26,7 @@ use crate::reclaim::worker::{OpenTools, ReclaimWorker};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
-use crate::source::remote::{Hangup, RemoteSource};
+use crate::source::remote::{Hangup, RemoteHost, RemoteRequest, RemoteSource};
 use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::StillScreen;
@@ -176,7 +176,17 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut worker = worker(args, &config);
+    let mut others = hosts::named(&args.others)?;
+    let host = others.pop();
+    if !others.is_empty() {
+        let why = "--once shows one machine; name one host, or use `gpumem ps`";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    let mut worker = match &host {
+        Some(host) => ReclaimWorker::on_host(&config, host.clone()),
+        None => worker(args, &config),
+    };
+    let needed = config.rules.longest();
     let mut past = EarlierHistory::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
@@ -188,18 +198,27 @@ fn once(
     let (mut still, last, is_live) = match recorded(&args.recorded)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
-            let mut still = StillScreen::new(options, Some(name), past, size);
+            let mut still = StillScreen::new(options, Some(name), None, past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
         None => {
-            let mut live = judged_live(args, global, interval, &mut past)?;
-            let mut still = StillScreen::new(options, None, past, size);
-            let mut next = || live.next()?.context("the driver gave no snapshot");
             // NVML reports utilization from the second sample on.
-            still.add_sample(next()?);
-            let last = next()?;
-            still.add_sample(last.clone());
+            let snapshots = match &host {
+                Some(host) => {
+                    let time = interval * 2;
+                    let request = hosts::request(interval, Some(time), args.stored, needed);
+                    host_snapshots(host, request, time)?
+                }
+                None => {
+                    let mut live = judged_live(args, global, interval, &mut past)?;
+                    let mut next = || live.next()?.context("the driver gave no snapshot");
+                    vec![next()?, next()?]
+                }
+            };
+            let last = snapshots.last().cloned().context("received no snapshot")?;
+            let mut still = StillScreen::new(options, None, host, past, size);
+            snapshots.into_iter().for_each(|snapshot| still.add_sample(snapshot));
             (still, last, true)
         }
     };
@@ -215,6 +234,25 @@ fn once(
     } else {
         Exit::Clean
     })
+}
+
+/// Returns the stored history of a host and the snapshots that it takes during `time`.
+fn host_snapshots(
+    host: &RemoteHost,
+    request: RemoteRequest,
+    time: Duration,
+) -> anyhow::Result<Vec<Snapshot>> {
+    let collect = move |host: &RemoteHost, hangup: &Hangup| {
+        let mut snapshots = Vec::new();
+        hosts::sample_host(host, request, hangup, |snapshot| {
+            snapshots.push(snapshot.clone());
+            Ok(())
+        })?;
+        Ok(snapshots)
+    };
+    let (_, answer) =
+        hosts::ask_all(vec![host.clone()], time, collect).next().context("no host was asked")?;
+    answer.with_context(|| host.name.to_string())
 }
 
 /// Plays a recording until the end, or the demo until its start position. Returns the last snapshot.

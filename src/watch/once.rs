@@ -21,6 +21,7 @@ use super::{Control, EarlierHistory, Options, view};
 use crate::model::Snapshot;
 use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::report::escape::escape;
+use crate::source::remote::RemoteHost;
 use crate::watch::state::{App, Effect, Event};
 use crate::watch::text::columns;
 use crate::watch::update::update;
@@ -81,16 +82,17 @@ pub struct StillScreen {
 }
 
 impl StillScreen {
-    /// Creates a screen of `size` (columns, rows) for the recording `replay`, or for this machine.
+    /// Creates a screen of `size` (columns, rows) for the recording `replay`, for a remote host, or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,
+        host: Option<RemoteHost>,
         past: EarlierHistory,
         (columns, rows): (u16, u16),
     ) -> Self {
         let interval = options.interval;
         Self {
-            app: options.start(replay, None, past, columns, rows),
+            app: options.start(replay, host, past, columns, rows),
             interval,
             now: Duration::ZERO,
         }

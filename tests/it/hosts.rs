@@ -214,6 +214,18 @@ fn hosts_are_listed_and_judged_locally() {
     assert_eq!(names.join(" "), expected);
     assert!(pids.iter().all(|pid| **pid == idle.pid()), "{pids:?}");
 
+    // A screen without a terminal shows one host.
+    let once = |host: &str, more: &[&str]| {
+        run(&[&["watch", "--once", "--size", "120x40", "--host", host], more].concat())
+    };
+    let title = format!("process {} on GPU 0", idle.pid());
+    let picture = once("a", &["--where", &format!("pid:{pid}"), "--keys", "j"]).exits(0).stdout;
+    assert!(picture.contains(&title), "{picture}");
+    let svg = run(&["watch", "--once=svg", "--host", "a"]).exits(0).stdout;
+    assert!(svg.starts_with("<svg") || svg.starts_with("<?xml"), "{svg}");
+    let refused = once("nokey", &[]).exits(3);
+    assert!(refused.stderr.contains("gpumem: nokey: ssh failed: "), "{refused:?}");
+
     // The error of a host contains the ssh command that failed. When the host accepts the key, the command works.
     // The command passes through both shells.
     let remote = format!("quoted='it'\\''s' && {remote}");
@@ -350,7 +362,7 @@ fn invalid_hosts_are_usage_errors() {
         &["ps", "--host", "a", "--demo"],
         &["check", "--host", "a", "--wait-free", "1GiB"],
         &["check", "--host", "a", "--format", "junit"],
-        &["watch", "--host", "a", "--once"],
+        &["watch", "--host", "a,b", "--once"],
         &["ps", "--host", "n[1-1025]"],
         &["ps", "--host", "n[0-99999][0-99999]"],
         &["ps", "--host", "n[1-4"],

@@ -15,7 +15,7 @@ use crate::watch::once::Keys;
 /// are shown at once. With --replay or --demo, a recording is played, and processes cannot be signalled.
 ///
 /// With --once, gpumem prints one picture and exits; no terminal is needed. The picture shows the second
-/// sample of this machine, the end of the recording, or the 25th minute of the demo.
+/// sample of this machine or of the host, the end of the recording, or the 25th minute of the demo.
 ///
 /// Press ? for a list of all keys, and q to quit. The bottom line shows the keys F1 to F10, which can also be
 /// clicked. j, k and the arrow keys select a row, and Enter explains it. / filters the rows, as in `user:ann gpu:0
@@ -63,8 +63,7 @@ pub struct WatchArgs {
         value_name = "FORMAT",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "text",
-        conflicts_with_all = ["host", "hosts"]
+        default_missing_value = "text"
     )]
     pub once: Option<Once>,
 

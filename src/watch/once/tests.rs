@@ -32,7 +32,7 @@ fn options(theme: Theme, has_color: bool) -> Options {
 fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> StillScreen {
     let engine = Engine::new(RuleSet::default());
     let mut still =
-        StillScreen::new(options(theme, has_color), None, EarlierHistory::new(engine), size);
+        StillScreen::new(options(theme, has_color), None, None, EarlierHistory::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
@@ -154,7 +154,7 @@ fn the_first_frame_has_charts_of_the_stored_history() {
         }
         snapshot.time = now;
         let options = options(Theme::Terminal, false);
-        let mut still = StillScreen::new(options, None, past, (120, 40));
+        let mut still = StillScreen::new(options, None, None, past, (120, 40));
         still.add_sample(snapshot);
         still.text(false)
     };
