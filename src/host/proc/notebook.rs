@@ -153,7 +153,7 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
 /// Returns the program that runs a notebook from the first cell to the last, and the notebook, from a command line such
 /// as `papermill in.ipynb out.ipynb` or `jupyter nbconvert --execute a.ipynb`. Returns `batch` for an unknown program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
-    let (program, arguments) = parse_program(arguments).unwrap_or(("", &[]));
+    let (program, arguments) = parse_program(arguments).unwrap_or(("", arguments));
     let application = match program {
         "papermill" => "papermill",
         "nbconvert" | "jupyter-nbconvert" => "nbconvert",
