@@ -488,7 +488,7 @@ fn only_usable_devices_are_offered() {
     let show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
     for (size, gpu, code, expected) in [
         ("8GiB", "--gpu=0", 0, mig),
-        ("10GiB", "--gpu=0,1,2", 1, ""),
+        ("10GiB", "--gpus=1", 1, ""),
         ("2GiB:1", "--gpu=1", 1, ""),
         ("2GiB:2", "--gpu=2", 1, ""),
     ] {
