@@ -15,7 +15,7 @@
 //! names for people. [`time`], [`mod@escape`] and [`json`] define how values are written.
 //!
 //! Interpretation of names: [`names`] contains the lists, and combines the results. [`program`], [`server_name`],
-//! [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each interpret one kind of name.
+//! [`owners`] and [`mod@unit`] each interpret one kind of name.
 //!
 //! Helper: [`device_file`].
 
