@@ -23,7 +23,7 @@ use crate::model::{Kind, Selector, Severity};
 use crate::report::SCHEMAS;
 use crate::units::{Amount, Bytes, Span};
 
-/// Returns the list of exit codes for a command's help. `$one` describes exit code 1 of commands that use the code.
+/// Lists the exit codes in the help of a command. `$one` describes exit code 1.
 macro_rules! exit_codes {
     ($($one:literal)?) => {
         concat!(
@@ -130,7 +130,8 @@ pub enum Color {
     Never,
 }
 
-// No comments on the variants: they would replace the longer comments of the argument structs in the help.
+// The variants have no doc comments, because those would replace the longer comments of the argument structs in the
+// help.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Ps(Ps),

@@ -41,7 +41,7 @@ struct BacktestOutcome {
     /// Time of the first snapshot, or `null` if the recording is empty.
     from: Option<Time>,
     to: Option<Time>,
-    /// The events in chronological order.
+    /// Events in chronological order.
     events: Vec<BacktestEvent>,
     /// Number of events beyond [`MOST_EVENTS`].
     events_left_out: u64,
@@ -51,14 +51,14 @@ struct BacktestOutcome {
     rules: Vec<RuleFindings>,
 }
 
-/// The beginning or end of a finding, or a change of the finding's severity.
+/// The beginning or end of a finding, or a change of its severity.
 #[derive(Serialize)]
 struct BacktestEvent {
     /// Time of the snapshot that caused the event.
     time: Time,
     event: Change,
     finding: Finding,
-    /// Reason of the exemption for the finding, or `null` if no exemption applies.
+    /// Why the finding is exempt, or `null` if it is not.
     kept: Option<Arc<str>>,
 }
 
@@ -66,7 +66,6 @@ struct BacktestEvent {
 #[serde(rename_all = "lowercase")]
 enum Change {
     Began,
-    /// The severity changed.
     Changed,
     Ended,
 }
@@ -77,8 +76,8 @@ struct RuleFindings {
     findings: usize,
 }
 
-/// Rule, id and exemption reason of a finding. When the exemption expires, the key changes and the finding begins
-/// again.
+/// Rule, id and exemption reason of a finding. When an exemption expires, the key changes, so the finding ends and
+/// begins again.
 type Key = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 struct Backtest {
@@ -145,7 +144,7 @@ impl Backtest {
 }
 
 impl BacktestOutcome {
-    /// Adds an event to the list or, if the list is full, only counts the event.
+    /// Lists an event. If the list is full, only counts it.
     fn list(&mut self, time: Time, event: Change, finding: &Finding, (_, _, kept): &Key) {
         let mut rules = self.rules.iter_mut();
         if event == Change::Began

@@ -165,10 +165,11 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
         let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
         for window in &windows {
-            // The short window is enough if the host has a stored history.
+            // A short window is enough if the host has a stored history. Otherwise, the loop continues with a longer
+            // window.
             let request = hosts::request(interval.min(*window), Some(*window), stored, needed);
             hosts::sample_host(host, request, hangup, |snapshot| {
-                // The host samples for the whole window.
+                // Ignore a final result, because the host samples for the whole window anyway.
                 let _ = verdict.observe(snapshot.clone());
                 Ok(())
             })?;
@@ -227,7 +228,7 @@ fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
     Ok(settings)
 }
 
-/// Returns whether the arguments request only limits or a baseline, for which a single snapshot is enough.
+/// Returns whether only limits or a baseline were requested, for which a single snapshot is enough.
 fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
     let selected = &args.selected;

@@ -26,7 +26,7 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// Time limit for sampling this machine while the user waits. Recordings have a longer limit.
+/// Time limit for sampling this machine while the user waits for completions.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
 /// Timeout of an NVML call. A healthy GPU answers in milliseconds.
@@ -52,7 +52,7 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// Returns the global options on the command line, except those that completion must not use.
+/// Returns the global options on the command line, without those that completion ignores.
 fn global_options(cursor: &Cursor) -> Global {
     let path = |id: &str| cursor.value(id).map(PathBuf::from);
     Global {
@@ -65,7 +65,7 @@ fn global_options(cursor: &Cursor) -> Global {
     }
 }
 
-/// Prints candidates for the last of `words`.
+/// Prints candidates for the last word.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if check_privileges(None).is_err() {
         return Exit::Findings;
@@ -91,7 +91,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     Exit::Clean
 }
 
-/// Formats a candidate. Returns `None` if the value cannot be typed or would be parsed as an option.
+/// Formats a candidate. Returns `None` for a value that cannot be typed or that gpumem would parse as an option.
 fn line(candidate: &OfferedValue) -> Option<String> {
     let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()

@@ -49,13 +49,13 @@ fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     text
 }
 
-/// Returns the current time. Rules must use the times of snapshots instead.
+/// Returns the current time. The rules use the times of snapshots instead.
 pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
-/// Loads the configuration. Fails if a file is invalid or if a less privileged user can change the file. Skipping the
-/// file instead would silently drop its exemptions.
+/// Loads the configuration. Fails if a file is invalid or if a less privileged user can change it. Skipping such a file
+/// would silently drop its exemptions.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     load_trusted(&paths(global), global.config.is_some())
 }
@@ -108,7 +108,8 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Checks that no other user can change the program of a command, or a file in the arguments, which can be a script.
+/// Checks that other users can change neither the program of a command nor a file in its arguments, which can be a
+/// script.
 pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
     let paths = words.iter().map(|word| Path::new(&**word)).enumerate();
     for (at, path) in paths.filter(|(_, path)| path.is_absolute()) {

@@ -48,7 +48,7 @@ pub(super) fn visible<'a>(
     Ok(found)
 }
 
-/// Returns the error for a GPU in the arguments that is not among `devices`: there is no such GPU, or [`VISIBLE`] hides
+/// Returns the error for a requested GPU that is not among `devices`, because it does not exist or [`VISIBLE`] hides
 /// it.
 pub(super) fn no_such_device(
     (option, wanted): (&str, &str),

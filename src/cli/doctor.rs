@@ -37,7 +37,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let machine = host::read_host(&roots);
     let now = now();
 
-    // Read files on other threads while the driver is opened.
+    // Read files on other threads while the driver is being opened.
     let global_copy = global.clone();
     let configuration = Task::start("configuration", move || configuration(&global_copy));
     let (global_copy, host_copy) = (global.clone(), machine.clone());
@@ -134,7 +134,6 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// Returns the result of a task, or `None` if the task did not start or does not end within `time`.
 fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }

@@ -9,7 +9,7 @@ use crate::{config, recording, rules, source, watch};
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
 
-/// The error of `gpumem run` if the command did not start.
+/// Error of `gpumem run` for a command that was not started.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct NotStarted {
@@ -65,8 +65,8 @@ impl Exit {
             {
                 return Self::Usage;
             }
-            // Without the lock or the audit log, the request was not carried out. `chain` skips the error inside a
-            // transparent error, so the code matches both types.
+            // Without the lock or the audit log, the request was not carried out. `chain` does not visit the error
+            // inside a transparent error, so match both the wrapped and the plain ledger error.
             let ledger = match cause.downcast_ref() {
                 Some(executor::ExecutorError::Lock(_)) => return Self::Findings,
                 Some(executor::ExecutorError::Ledger(error)) => Some(error),

@@ -20,7 +20,7 @@ use crate::model::json::document;
 use crate::report::style::Style;
 use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteRequest};
 
-/// Time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
+/// Time limit for connecting to a host and receiving its stored history. It is added to the sampling time.
 const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses before retries, in seconds, if a host or jump host refuses a connection.
@@ -29,7 +29,7 @@ const PAUSES: [u64; 4] = [1, 2, 3, 4];
 const MARGIN: Duration = Duration::from_secs(600);
 /// Maximum number of hosts. A longer list is probably the wrong file.
 const MOST_HOSTS: usize = 1024;
-/// Maximum number of concurrent queries. Each one runs ssh on this machine.
+/// Maximum number of concurrent queries. Each query runs ssh on this machine.
 const MOST_QUERIES: usize = 256;
 const LONGEST_NAME: usize = 255;
 
@@ -99,7 +99,7 @@ fn expand(list: &str, names: &mut Vec<Arc<str>>) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Rejects names that ssh would treat as an option or a shell would split.
+/// Rejects a name that ssh would treat as an option or a shell would split.
 fn check_name(name: &str) -> Result<(), UsageError> {
     if let Some((host, port)) = name.split_once(':').filter(|(_, port)| !port.contains(':')) {
         return Err(UsageError(format!(
@@ -114,14 +114,14 @@ fn check_name(name: &str) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Queries up to [`MOST_QUERIES`] hosts concurrently. `time` is the time limit for each host, to which [`ANSWER`] is
-/// added. The answers are in the order of `hosts`, so earlier answers can be printed while a later host hangs.
+/// Queries up to [`MOST_QUERIES`] hosts concurrently. Each host has a time limit of `time` plus [`ANSWER`]. The answers
+/// are in the order of `hosts`, so the caller can print them while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,
     ask: impl Fn(&RemoteHost, &Hangup) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> impl Iterator<Item = (RemoteHost, anyhow::Result<T>)> {
-    /// Closes the connection, also if the caller does not wait for the answer.
+    /// Closes the connection when dropped, also if the caller stops before it has all answers.
     struct HangsUp(Hangup);
     impl Drop for HangsUp {
         fn drop(&mut self) {

@@ -58,7 +58,7 @@ fn show(page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a page with man(1) and its pager. Returns `None` if man(1) fails.
+/// Shows a page with man(1), which starts a pager. Returns `None` if man(1) fails.
 fn show_with_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
@@ -86,7 +86,6 @@ fn plain_text(page: &str) -> String {
     text
 }
 
-/// Removes roff escapes from a line.
 fn unescaped(line: &str) -> String {
     let escapes = [
         ("\\fB", ""),

@@ -71,7 +71,7 @@ impl Publisher {
     }
 
     pub(super) fn observe(&mut self, snapshot: &Snapshot) {
-        // Later snapshots follow in any case.
+        // Ignore a final result, because metrics are published for every snapshot.
         let _ = self.verdict.observe(snapshot.clone());
         self.waste.observe(snapshot, self.verdict.engine().findings());
     }
@@ -108,12 +108,11 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
             snapshot
         }
     };
-    // Omit waste counters. A counter must never decrease, but the waste in one sample or in the stored history can
-    // decrease.
+    // Omit the waste counters. A counter must never decrease, but the waste in a sample or in the stored history can.
     publisher.waste = Waste::default();
     let published = publisher.publish(&snapshot)?;
     match &args.output {
-        // Escape the lines, because names of processes can contain control characters.
+        // Escape the lines, because a process name can contain control characters.
         None if io::stdout().is_terminal() => {
             let lines = published.metrics.lines();
             print(&lines.map(|line| format!("{}\n", escape(line))).collect::<String>())?;

@@ -123,7 +123,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs `gpumem watch` on a terminal that can show a screen, and prints the help otherwise.
+/// Runs `gpumem watch` if the terminal can show a screen, and prints the help otherwise.
 fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     let typed = ["gpumem", "watch"];
     match Cli::try_parse_from(typed).map(|cli| cli.command) {
@@ -134,8 +134,8 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
 
 /// Prevents a caller from misusing a gpumem that has more privileges than the caller. Refuses setuid and setgid bits,
 /// refuses `--nvml-library` if the program file has capabilities, and drops the capabilities for reading other users'
-/// files. Call this function before other threads start, because capabilities belong to threads. For such a program, the
-/// loader already ignores `LD_LIBRARY_PATH` (ld.so(8)).
+/// files. Call this function before other threads start, because each thread has its own capabilities.
+/// `LD_LIBRARY_PATH` needs no check, because the loader ignores it for such a program (ld.so(8)).
 fn check_privileges(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "gpumem does not run with the setuid or setgid bit, because every caller could write \

@@ -38,7 +38,7 @@ pub(super) fn shows_unicode() -> bool {
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
-/// Prints a message to standard error, or nothing if standard error is closed.
+/// Prints a message to standard error. Ignores errors, because standard error can be closed.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
@@ -85,7 +85,7 @@ pub(super) fn terminal_width_of_errors() -> Option<usize> {
     width_of(&io::stderr())
 }
 
-/// Returns the width of the terminal. If the stream is a pipe, returns `COLUMNS`, which watch(1) sets.
+/// Returns the width of the terminal. If the stream is not a terminal, returns `COLUMNS`, which watch(1) sets.
 fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let columns = match stream.is_terminal() {
         true => rustix::termios::tcgetwinsize(stream).ok()?.ws_col,
@@ -94,7 +94,7 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     Some(usize::from(columns)).filter(|&columns| columns > 0)
 }
 
-/// Sets the time zone of printed times. Machine-readable output uses UTC.
+/// Sets the time zone of printed times, unless the output is machine-readable.
 pub(super) fn choose_time_zone(cli: &Cli) {
     if cli.global.utc || is_for_programs(cli) {
         return;

@@ -28,17 +28,17 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{Bytes, Span};
 
-/// Interval between looks at the free memory.
+/// Interval between checks of the free memory.
 const LOOK: Duration = Duration::from_secs(1);
 const MOST_WAIT: Duration = Duration::from_secs(30 * 86_400);
-/// Interval between looks at parked notebooks.
+/// Interval between checks of the parked notebooks.
 const WATCH: Duration = Duration::from_secs(2);
 /// Drivers on which the checks of `tests/gpu` have passed.
 const VERIFIED: &[&str] = &[];
 
-/// Makes the commands that can park find NVML and the journals. Without a state directory, they refuse to park.
+/// Installs the settings that parking needs. If there is no state directory, no command parks.
 pub(super) fn install(global: &Global) {
-    // A command that acts reads the configuration again, and reports its errors.
+    // Ignore an invalid configuration here. A command that acts loads it again and reports the error.
     let park = config::load(global).map(|config| config.park);
     let facts = (store::park_states(), nvml_options(global), park);
     if let (Some(states), Ok(options), Ok(park)) = facts {
@@ -58,7 +58,7 @@ fn settings(global: &Global) -> anyhow::Result<&'static ParkSettings> {
             "gpumem with file capabilities does not park; run it as the process's owner or as root";
         return Err(UsageError(why.to_owned()).into());
     }
-    // These fail with the reason why there are no settings.
+    // If no settings are installed, one of these calls fails with the reason.
     store::state()?;
     nvml_options(global)?;
     config::load(global)?;
@@ -174,7 +174,6 @@ fn obstacles(
     obstacles
 }
 
-/// Prints a line for each parked process.
 fn list(settings: &ParkSettings, global: &Global) -> anyhow::Result<Exit> {
     let mut records = read_records(settings);
     records.retain(|record| record.state != ParkState::Running);
@@ -244,7 +243,7 @@ pub(super) fn unpark(args: &UnparkArgs, global: &Global) -> anyhow::Result<Exit>
     }
     let deadline = args.wait_free.map(|Span(time)| Instant::now() + time.min(MOST_WAIT));
     let mut watched: Option<Live> = None;
-    // The longest parked process comes first.
+    // Restore the process that was parked first.
     let mut chosen: Vec<ParkRecord> = chosen.into_values().collect();
     chosen.sort_by_key(|record| record.since);
     for record in chosen {
@@ -254,7 +253,7 @@ pub(super) fn unpark(args: &UnparkArgs, global: &Global) -> anyhow::Result<Exit>
             if !matches!(answer, ParkAnswer::NoRoom { .. }) || is_late {
                 break answer;
             }
-            // Look at the memory here, so that a helper starts only when it can succeed.
+            // Check the free memory before starting a helper that would fail.
             let live = match &mut watched {
                 Some(live) => live,
                 None => watched.insert(live(global, LOOK)?),
@@ -273,10 +272,10 @@ pub(super) fn unpark(args: &UnparkArgs, global: &Global) -> anyhow::Result<Exit>
     Ok(if is_complete { Exit::Clean } else { Exit::Findings })
 }
 
-/// Restores parked notebooks that run a cell, until a signal ends gpumem. The cell's CUDA calls wait meanwhile.
+/// Restores each parked notebook that runs a cell, until a signal ends gpumem. The cell's CUDA calls block until then.
 fn restore_busy(settings: &ParkSettings, global: &Global) -> anyhow::Result<Exit> {
     let mut live = live(global, WATCH)?;
-    // Notebooks about which something was said since they became busy, and whether to try again.
+    // Busy notebooks for which a message was printed, and whether to retry.
     let mut told: Vec<(Identity, bool)> = Vec::new();
     while let Some(snapshot) = live.next()? {
         for record in settings.journals().read(&Roots::default()) {
@@ -291,7 +290,7 @@ fn restore_busy(settings: &ParkSettings, global: &Global) -> anyhow::Result<Exit
                 continue;
             }
             let answer = match find_room(&record.process.gpus, &snapshot) {
-                // A restore that failed is not repeated until the next cell.
+                // After a failed restore, do not retry until the next cell.
                 Ok(_) if told.contains(&(identity, false)) => continue,
                 Ok(_) => restore(&record),
                 Err(answer) => answer,
@@ -323,7 +322,7 @@ fn restore(record: &ParkRecord) -> ParkAnswer {
     }
 }
 
-/// Returns whether a word means the process: its pid, the end of its notebook's path, or `all`.
+/// Returns whether a word matches the process: its pid, the end of its notebook's path, or `all`.
 fn is_called(record: &ParkRecord, word: &str) -> bool {
     let is_end = |path: &str| {
         let rest = path.strip_suffix(word.trim_start_matches("./"));

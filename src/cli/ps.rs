@@ -69,7 +69,6 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// Lists the processes of remote hosts, in the order of the command line.
 fn of_hosts(
     args: &Ps,
     global: &Global,
@@ -117,7 +116,7 @@ fn list(
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
     let is_judged = engine.as_ref().is_some_and(|engine| engine.reclaimable().is_known());
-    // A machine without GPUs has no unreadable GPU.
+    // A machine without GPUs is not an error.
     let exit = if is_blind { Exit::CannotMeasure } else { Exit::Clean };
     if args.json {
         if is_blind {

@@ -76,7 +76,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         print(&text::total(&report))?;
     }
     if let Execution::Interrupted(signal) = execution {
-        // Die from the signal, so that a script that runs gpumem also ends.
+        // Die from the signal, so that a script that runs gpumem ends as well.
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {
@@ -94,7 +94,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     })
 }
 
-/// Makes the plan, and carries it out if the user agrees. Also returns whether a requested target was refused.
+/// Makes the plan, and carries it out if the user agrees. Also returns whether a named target was refused.
 fn plan_and_act(
     place: RefusalPlace,
     args: &ReapArgs,
@@ -129,7 +129,7 @@ fn plan_and_act(
             }
         }
     }
-    // Without targets, the report must not say "nothing to do" if a GPU is unreadable.
+    // If there are no targets but a GPU is unreadable, the report must not say "nothing to do".
     let is_blind = report.targets.is_empty() && is_unreadable(args, &observation.snapshot);
     // A refusal makes the result incomplete, even if the rest of the plan is carried out.
     let is_refused = (observation.is_named() && !report.refused.is_empty())
@@ -214,14 +214,12 @@ fn carry_out(
     Ok(Execution::Complete)
 }
 
-/// Returns whether a selected GPU is unreadable.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     observe::selection(args).retain_gpus(&mut asked);
     unreadable(&asked)
 }
 
-/// Shows past actions from the audit log.
 fn show_history(json: bool, global: &Global) -> anyhow::Result<Exit> {
     let path = store::state()?.join(ledger::FILE_NAME);
     let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;

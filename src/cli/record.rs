@@ -1,5 +1,5 @@
 //! `gpumem record`: writes one JSON snapshot per line or, with `--store`, fills a store of limited size. `gpumem reap
-//! --watch` also uses [`Recording`], so that one process can sample for the store, the server and the reaper.
+//! --watch` also uses [`Recording`], so that the service can also record and serve its samples.
 
 use std::net::SocketAddr;
 use std::process;
@@ -21,7 +21,7 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Default interval with `--store`. It is longer than for a file, because a day of history needs less detail.
+/// Default interval with `--store`. A history of a day needs less detail than a file.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
 /// Minimum of `--store-age`. The rules cannot use a shorter history.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
@@ -30,9 +30,8 @@ const LEAST_STORE_BYTES: u64 = MIB;
 pub(super) enum Sink {
     File(Writer),
     Store {
-        // The box keeps the enum small.
         writer: Box<StoreWriter>,
-        /// Set by a failed write, which prints a warning.
+        /// Set by a failed write, and cleared once the store is written again.
         failing: bool,
     },
 }
@@ -59,7 +58,7 @@ impl Recording {
         let configured = config.sample.serve.filter(|_| has_store);
         let service = match (serve, configured) {
             (Some(address), _) => Some(open(address)?),
-            // A recorder with another store may already use the configured address.
+            // The configured address can be in use by a recorder with another store.
             (None, Some(address)) => open(address)
                 .map_err(|error| warn(&format!("not serving: {error:#} ([sample] serve)")))
                 .ok(),
@@ -131,7 +130,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut recording =
         Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
-    // Until the destination and the source are open, a signal ends gpumem immediately.
+    // A signal ends gpumem immediately until the destination and the source are open.
     let mut live = live(global, interval.0)?;
     recording.feed(&live, global)?;
     if let Some(history) = args.history_span {

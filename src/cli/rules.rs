@@ -14,7 +14,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     print(&texts.join("\n")).map(|()| Exit::Clean)
 }
 
-/// Returns the rule named `name`, or all rules of the kind named `name`. Returns all rules if `name` is `None`.
+/// Returns the rule or the rules of the kind with this name. Returns all rules if `name` is `None`.
 fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, UsageError> {
     let all = rules.rules().iter();
     let Some(name) = name else {

@@ -1,8 +1,8 @@
 //! `gpumem run`: runs a command and reports its GPU usage.
 //!
-//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. Another
-//! thread takes samples, for which the command never waits, and `usage` adds them up. If the command fails, gpumem exits
-//! with the command's exit code. Otherwise, the assertions determine the exit code.
+//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. Meanwhile,
+//! another thread takes samples, and `usage` adds them up. If the command fails, gpumem exits with the command's exit
+//! code. Otherwise, the assertions determine the exit code.
 
 mod child;
 mod choose;
@@ -37,10 +37,10 @@ use crate::source::live::Live;
 use crate::units::Bytes;
 
 /// Interval between the first samples, so that short commands are sampled several times. Later, the interval is a
-/// twentieth of the elapsed time, up to the configured interval.
+/// twentieth of the elapsed time, but not longer than configured.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
-/// Delay after the exit of the command before held memory is reported, because processes need some time to exit.
+/// Delay between the exit of the command and the report of held memory, because its processes need time to exit.
 const HELD_AFTER: Duration = Duration::from_secs(5);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
 /// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver can delay each sample.
@@ -107,7 +107,7 @@ fn measure(
     }
     let (time, begun) = (host::read_time(), Instant::now());
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
-        // The command inherits the file locks, so the GPUs remain claimed if gpumem is killed.
+        // The command inherits the file locks, so the GPUs remain claimed even if gpumem is killed.
         descriptors: chosen.locks.iter().map(AsRawFd::as_raw_fd).collect(),
         variable: Some((VISIBLE, chosen.visible.clone())),
     });
@@ -376,13 +376,13 @@ fn incomplete(args: &RunArgs, reason: String) -> RunReport {
     }
 }
 
-/// Returns the words of a command line with passwords and tokens masked.
+/// Returns the command, in which `parse_cmdline` has masked passwords and tokens.
 fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()
 }
 
-/// Prints the report and writes the report files. Returns `false` if a file could not be written.
+/// Prints the report and writes the report files. Returns whether all files could be written.
 fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> bool {
     if !args.quiet {
         for line in report.lines() {
@@ -395,7 +395,7 @@ fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> boo
     write_reports(reports, report)
 }
 
-/// Returns `false` if a report could not be written.
+/// Returns whether all reports could be written.
 fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     let mut is_written = true;
     for file in reports {
@@ -407,7 +407,6 @@ fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     is_written
 }
 
-/// A file in `--report`.
 #[derive(Debug)]
 struct Report {
     path: PathBuf,

@@ -44,7 +44,7 @@ impl RecordedUsers {
 /// A selection of GPUs and processes. The default selects everything.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// `--gpu`, `--user` and `--where`, combined. `None` if everything is selected.
+    /// The combination of `--gpu`, `--user` and `--where`. `None` if everything is selected.
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
     me: CurrentUser,
@@ -116,7 +116,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Returns the arguments that match none of `gpus`.
+    /// Returns the requested GPUs that are not among `gpus`.
     pub(super) fn missing_gpus(&self, gpus: &[Gpu]) -> Vec<String> {
         let named = self.named_gpus(gpus).into_iter();
         named
@@ -125,7 +125,8 @@ impl Selection {
             .collect()
     }
 
-    /// Returns each argument that names GPUs, with its option and the matching GPUs. `--gpu` comes first.
+    /// Returns each argument that names GPUs, with its option and the matching GPUs. The arguments of `--gpu` come
+    /// first.
     fn named_gpus<'s, 'g>(&'s self, gpus: &'g [Gpu]) -> Vec<(String, NamedGpus<'s, 'g>)> {
         let of = |selector: Option<&'s Selector>| {
             selector.map_or_else(Vec::new, |selector| selector.named_gpus(gpus))
@@ -159,8 +160,8 @@ impl Selection {
         Some(selector.select(snapshot, &rows, found, &self.me))
     }
 
-    /// Removes GPUs and rows that are not selected. Returns whether the selection is only by GPU, so that all rows on
-    /// the remaining GPUs were kept. Without an engine, terms about idle times and findings match nothing.
+    /// Removes GPUs and rows that are not selected. Returns whether only GPUs were selected, so that all rows on the
+    /// remaining GPUs were kept. Without an engine, terms about idle times and findings match nothing.
     pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
         let Some(selector) = &self.selector else {
             return true;

@@ -24,7 +24,6 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
     Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
 
-/// Opens the recording in the arguments, if any.
 pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
         (Some(path), _) => Some(Replay::open(path)?),
@@ -67,7 +66,7 @@ pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
     snapshot.gpus.is_empty() || snapshot.gpus.iter().any(is_unreadable)
 }
 
-/// Warns about damaged lines in a recording that was read to its end.
+/// Warns about damaged lines in a recording.
 pub(super) fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
@@ -102,7 +101,7 @@ pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> 
     Ok(())
 }
 
-/// Plays a recording until the end, calls `handle` with each snapshot, and returns the last snapshot.
+/// Plays a recording until the end, and returns the last snapshot.
 pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {

@@ -42,14 +42,14 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     })
 }
 
-/// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that the current action is completed and no
-/// further action starts.
+/// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that gpumem completes the current action and
+/// starts no further one.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
     pub(super) fn catch() -> anyhow::Result<Self> {
-        // The number of the last signal, or 0.
+        // Number of the last signal, or 0.
         let caught = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal)?;

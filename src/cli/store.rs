@@ -1,9 +1,9 @@
 //! Finds the stored history, decides whether to trust it, and passes it to the rules before the live samples.
 //!
-//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if its newest snapshot is
-//! from this boot of this machine, and if the clock was not set back since then. Unless `--store-dir` names the
-//! store, this user or root must have written it. In case of doubt, the store is not used. Without a history, rules
-//! are undecided, but a false history makes them wrong.
+//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if its newest snapshot is from
+//! this boot of this machine, and if the clock was not set back since then. This user or root must have written the
+//! store, unless `--store-dir` names it. A store in doubt is not used, because a false history makes verdicts wrong,
+//! while a missing one only leaves them undecided.
 
 use std::cell::RefCell;
 use std::env;
@@ -29,13 +29,14 @@ const SYSTEM_STATE: &str = "/var/lib/gpumem";
 const SYSTEM: &str = "/var/lib/gpumem/store";
 const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
-/// Default length of the history in seconds. Most findings are younger, so the output can show their age.
+/// Minimum length of the history to read, in seconds. Most findings are younger, so the output can show their age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
 /// Additional history in seconds, because the recorder can delete the oldest snapshots before they are read.
 const MARGIN_SECONDS: f64 = 600.0;
-/// Time in seconds for which the writer buffers snapshots to compress them together.
+/// Time for which the writer buffers snapshots to compress them together, in seconds.
 const HELD_BACK_SECONDS: f64 = 10.0;
-/// Maximum difference between a future timestamp and the clock, in seconds. A larger difference means a changed clock.
+/// Maximum difference between a future timestamp and the clock, in seconds. A larger difference means that the clock
+/// was set back.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
 /// Maximum number of compressed bytes that `check` reads, newest first. Reading takes a few seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
@@ -177,8 +178,8 @@ pub(super) fn feed(
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// Returns the state directories with the journals of parked processes, the one to write to first. Root's can be read by
-/// all users.
+/// Returns the state directories with the journals of parked processes. The first is the one to write to. All users can
+/// read root's directory.
 pub(super) fn park_states() -> Option<Vec<PathBuf>> {
     let own = state().ok()?;
     let is_chosen = env::var_os("STATE_DIRECTORY").is_some();
@@ -326,7 +327,7 @@ fn choose(
             }
             continue;
         };
-        // A snapshot from the future means that the clock was set back, so the ages of all snapshots are unknown.
+        // If the newest snapshot is from the future, the clock was set back, and the ages of all snapshots are unknown.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             warn_unless_quiet(&format!(
                 "the store {name} is not used: its last snapshot is in the future ({}); if the \
@@ -354,7 +355,7 @@ pub(super) struct Survey {
     pub(super) warnings: Vec<String>,
 }
 
-/// Finds the store that a command would read, but reads no history.
+/// Finds the store that commands would read, but reads no history.
 pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     let warnings = RefCell::new(Vec::new());
     let warn = |text: &str| warnings.borrow_mut().push(text.to_owned());
@@ -372,7 +373,7 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Returns whether the error means that the store does not exist or is private to another user.
+/// Returns whether a store does not exist or is private to another user, which needs no warning.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
@@ -396,7 +397,7 @@ fn same_machine(stored: &Host, host: &Host) -> bool {
 }
 
 /// Returns whether a recorder is running, judged by the age of the newest snapshot. The limit allows for buffering and
-/// for two missed samples.
+/// two missed samples.
 fn is_fresh(latest: &LatestSnapshot, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS

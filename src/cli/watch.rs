@@ -74,7 +74,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let mut ui_state = load_ui_state();
-    // Options override the saved layout.
+    // Options on the command line override the saved layout.
     if args.theme.is_some() {
         ui_state.remove("theme");
     }
@@ -93,7 +93,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     match outcome? {
         WatchOutcome::Quit => Ok(Exit::Clean),
         WatchOutcome::Signal(signal) => {
-            // If the default action ignores the signal, continue.
+            // `end_as_by` returns if the default action ignores the signal.
             signals::end_as_by(signal)?;
             Ok(Exit::Clean)
         }
@@ -227,7 +227,7 @@ fn once(
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg => still.svg(),
     })?;
-    // A machine without GPUs has no unreadable GPU.
+    // A machine without GPUs is not an error.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
         warn("not every GPU could be read; the screen shows which");
         Exit::CannotMeasure
@@ -236,7 +236,7 @@ fn once(
     })
 }
 
-/// Returns the stored history of a host and the snapshots that it takes during `time`.
+/// Returns the stored history of a host and the snapshots that the host takes during `time`.
 fn host_snapshots(
     host: &RemoteHost,
     request: RemoteRequest,
@@ -255,7 +255,7 @@ fn host_snapshots(
     answer.with_context(|| host.name.to_string())
 }
 
-/// Plays a recording until the end, or the demo until its start position. Returns the last snapshot.
+/// Plays a recording to the end, or the demo up to its start position. Returns the last snapshot.
 fn play(replay: &mut Replay, still: &mut StillScreen, is_demo: bool) -> anyhow::Result<Snapshot> {
     let (mut first, mut last) = (None, None);
     while let Some(snapshot) = replay.next()? {
@@ -284,7 +284,7 @@ fn picture_size() -> (u16, u16) {
     (columns.unwrap_or(SIZE.0), rows.unwrap_or(SIZE.1))
 }
 
-/// Returns whether the output can contain escape sequences, for example for bold text.
+/// Returns whether the output can contain escape sequences.
 fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }

@@ -89,7 +89,7 @@ pub struct WatchArgs {
     pub others: OtherHosts,
 }
 
-/// Parses a column name, with the names that `ps --sort` and filter terms use.
+/// Parses a column by any name that `ps --sort` and filter terms accept.
 fn columns() -> impl TypedValueParser<Value = Column> {
     let values = Column::ALL.map(|column| {
         let spec = column.spec();
@@ -146,7 +146,7 @@ fn size(text: &str) -> Result<(u16, u16), String> {
 /// Maximum width and height of a picture, in cells.
 const MOST_CELLS: u16 = 1000;
 
-/// Parses the width or height of a picture. Returns `None` if it is out of range.
+/// Parses a width or height. Returns `None` if it is out of range.
 pub fn cells(text: &str) -> Option<u16> {
     let number = text.parse().ok()?;
     (1..=MOST_CELLS).contains(&number).then_some(number)

@@ -105,7 +105,7 @@ mod tests {
         }
         let gib = Amount::Size(Bytes(GIB));
         assert_eq!(one(Limit::MaxUnattributed, gib, &snapshot), (Some(GIB), Some(false)));
-        // A process can allocate memory after the GPU's total was read and before the processes were read.
+        // A process can allocate memory between the reading of the GPU's total and the reading of its processes.
         let racing = machine(gpu(Some(51 * GIB)));
         assert_eq!(one(Limit::MaxUnattributed, gib, &racing), (Some(0), Some(false)));
     }

@@ -28,7 +28,7 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 
-/// What `gpumem check` evaluates on one host. By default, all rules apply to all GPUs.
+/// Criteria of `gpumem check` for one host. The default applies all rules to all GPUs.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct CheckQuestion {
     selection: Selection,
@@ -39,7 +39,7 @@ pub(in crate::cli) struct CheckQuestion {
 }
 
 impl CheckQuestion {
-    /// Reads the question from the arguments. Fails if the baseline cannot be read.
+    /// Converts the arguments. Fails if the baseline cannot be read.
     pub(in crate::cli) fn from_args(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
@@ -67,9 +67,8 @@ pub(in crate::cli) struct CheckVerdict {
     last: Option<LastSnapshot>,
     /// Ids of the selected findings, including resolved ones.
     selected: HashSet<Arc<str>>,
-    /// `true` for live snapshots, `false` for a recording.
     is_live: bool,
-    /// All GPUs seen so far, for checking the names of GPUs in the arguments.
+    /// All GPUs in any snapshot so far, for validating the GPUs in the arguments.
     known_gpus: Vec<Gpu>,
     recorded: RecordedUsers,
     impossible: Option<String>,
@@ -195,7 +194,7 @@ impl CheckVerdict {
             new.retain(|holder| on.is_none_or(|on| on.contains(&(Some(holder.pid), holder.gpu))));
             new
         });
-        // The next snapshot can contain a value that is unknown now.
+        // Continue while a value is unknown, because the next snapshot can contain it.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = ControlFlow::Break(());
@@ -234,9 +233,9 @@ impl CheckVerdict {
         }
     }
 
-    /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist,
-    /// if the baseline is from another host or boot, or if CUDA_VISIBLE_DEVICES hides a GPU in `--wait-free`.
-    /// Succeeds if no GPU was seen.
+    /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist, if
+    /// the baseline is from another host or boot, or if CUDA_VISIBLE_DEVICES hides a GPU in `--wait-free`. Succeeds if
+    /// no snapshot contained a GPU.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known_gpus.is_empty() {
             return Ok(());
@@ -314,7 +313,7 @@ impl CheckVerdict {
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
         let title = |device: &ComputeDevice<'_>| {
-            // `--wait-free` does not wait in the queues of `gpumem run --claim`, so name them.
+            // Show claims and queues, because they explain why `--wait-free` does not count the free memory.
             let notes = [device.gpu.claim_text(), device.refusal()].into_iter().flatten();
             let notes: String = notes.map(|note| format!(", {note}")).collect();
             match (device.free_bytes(), device.total_bytes()) {
@@ -415,7 +414,7 @@ impl CheckVerdict {
     }
 }
 
-/// Selects rows and findings of a snapshot that the engine has evaluated. Updates `ids`, but keeps the ids of resolved
+/// Selects rows and findings of a snapshot that the engine has evaluated. Updates `ids` but keeps the ids of resolved
 /// findings.
 fn select(
     selection: &Selection,
@@ -437,7 +436,7 @@ fn select(
     Some(selected)
 }
 
-/// Returns an error for each reason why history was discarded or snapshots were skipped, because findings can then be
+/// Returns an error for each reason why history was discarded or snapshots were skipped. In both cases, findings can be
 /// missing.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [

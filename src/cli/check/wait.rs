@@ -67,7 +67,7 @@ impl Wait {
         self.latest = Some(time);
         let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
-            // `max_by_key` returns the last maximum, so reverse the order to choose the first device.
+            // `max_by_key` returns the last maximum, so reverse the order to prefer the first device.
             let candidates = want.candidates(&devices).rev();
             let most = candidates
                 .filter_map(|device| want.verdict_on(device))
@@ -81,7 +81,6 @@ impl Wait {
         }
     }
 
-    /// Returns whether the latest snapshot satisfies all requests.
     pub(super) fn is_satisfied(&self) -> bool {
         self.wants.iter().all(|want| want.nearest.satisfied)
     }
@@ -141,7 +140,7 @@ impl Wait {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
             let mut totals = want.candidates(&devices).map(ComputeDevice::total_bytes).peekable();
-            // An unknown total can be large enough.
+            // A device whose total is unknown can be large enough.
             totals.peek().is_some()
                 && totals.all(|total| total.is_some_and(|total| total < want.wanted.size.0))
         };

@@ -46,8 +46,8 @@ enum ValueKind {
     Commands,
 }
 
-/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed,
-/// such as times.
+/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed, as
+/// for times.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,
@@ -61,7 +61,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     })
 }
 
-/// Returns the candidates for the value that is being typed, with the typed part before the value.
+/// Returns candidates for the value at the cursor. Each includes the part of the word before the value.
 pub(super) fn find(cursor: &Cursor) -> Vec<OfferedValue> {
     let mut found = match value_kind(&cursor.command, cursor.id()) {
         None => defined(cursor),
@@ -157,8 +157,8 @@ struct OnGpus<'a> {
     gpus: Vec<String>,
 }
 
-/// Lists processes with user, memory, GPUs and command. If `is_listed` is set, omits those that NVML does not list.
-/// The caller's processes come first; within both groups, those with the most memory do.
+/// Lists processes with user, memory, GPUs and command. If `is_listed` is set, omits processes that NVML does not list.
+/// The caller's processes come first, and then the processes with the most memory.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {
@@ -191,7 +191,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     found.into_iter().filter_map(candidate).collect()
 }
 
-/// Lists the indices of GPUs, or the UUIDs of GPUs and MIG devices if the typed text begins like a UUID.
+/// Lists the indices of GPUs. If the typed text looks like a UUID, lists the UUIDs of GPUs and MIG devices instead.
 fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {

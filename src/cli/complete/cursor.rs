@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// Finds the argument in the last of `words`. The first word is the program. Returns `None` if the last word is an
-/// option or a subcommand, or if the words are invalid.
+/// Finds the argument that the last of `words` is a value of. The first word is the program. Returns `None` if the last
+/// word is an option or a subcommand, or if the words are invalid.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);
@@ -83,7 +83,6 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     })
 }
 
-/// Returns the value at the cursor without the marker.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
     let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
@@ -102,7 +101,7 @@ fn lenient(command: Command) -> Command {
     command.mut_args(accept_any_value).mut_subcommands(lenient)
 }
 
-/// Removes quotes and backslashes as a shell does, but expands nothing. A quote at the end can be unclosed.
+/// Removes quotes and backslashes as a shell does, but expands nothing. Accepts an unclosed quote.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

@@ -173,7 +173,7 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds advice for a driver that is not loaded or whose device files cannot be opened.
+    /// Adds advice for the case that the driver is not loaded or its device files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.environment {
@@ -336,7 +336,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     check.advise("load-module")
 }
 
-/// Lists device files and combines those of GPUs: `nvidia0-7, nvidiactl, nvidia-uvm`.
+/// Lists device files. Combines the files of GPUs, as in `nvidia0-7, nvidiactl, nvidia-uvm`.
 fn in_short(names: &[&str]) -> String {
     let numbers: Vec<u32> = names.iter().filter_map(|name| minor_number(name)).collect();
     let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(numbers.iter().copied())));

@@ -13,7 +13,7 @@ use crate::units::{Span, some_of};
 const SERVER_TIME: Duration = Duration::from_secs(3);
 /// Timeout for finding and querying all servers.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// Maximum number of servers, stale files or failures in the report. Others are only counted.
+/// Maximum number of servers, stale files or failures in the report. The rest are only counted.
 const NAMED: usize = 16;
 
 /// Finds the Jupyter servers, queries them concurrently, and reports the results.
@@ -30,7 +30,7 @@ pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
             Err(error) => failed.push(error.to_string()),
         }
     }
-    // A server's file can be in two folders.
+    // The file of one server can be in two folders.
     running.sort_by_key(|found| found.pid);
     running.dedup_by_key(|found| found.pid);
     stale.sort();

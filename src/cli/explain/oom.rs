@@ -18,7 +18,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// Maximum age of the last sample in seconds. The page states the age if the sample is older.
+/// If the last sample is older, the page states its age.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
         if let (Some(typed), true) = (&args.gpu, gpus.is_empty()) {
             return Err(no_such_gpu(&format!("--gpu {typed}"), &known_so_far.last.gpus).into());
         }
-        // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs, so keep every GPU.
+        // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs. In this case, keep every GPU.
         let visible = callers_visible().filter(|_| args.gpu.is_none() && args.recorded.is_live());
         if let Ok(devices) = visible_devices(&known_so_far.last.gpus, visible.as_deref()) {
             gpus.retain(|index| devices.iter().any(|device| device.gpu.index == *index));
@@ -58,8 +58,8 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the time in `--at`, or to the end without `--at`. Returns the time in `--at`, or `None`
-/// without `--at`, if it is `end`, or if the recording is empty.
+/// Reads the history up to the time in `--at`, or to the end. Returns this time, or `None` for the end or an empty
+/// recording.
 fn observe(
     history: &mut SampledHistory,
     args: &Explain,

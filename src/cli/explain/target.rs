@@ -66,7 +66,7 @@ impl TypedTarget {
         }
     }
 
-    /// Returns a note if the target is a MIG device, because the page describes its whole GPU.
+    /// Returns a note if the target is a MIG device, because the page describes the whole GPU.
     pub(super) fn note(&self, found: &ExplainSubject, last: &Snapshot) -> Option<String> {
         let (Self::Gpu(needle), ExplainSubject::Gpu(index, _)) = (self, found) else {
             return None;
@@ -203,7 +203,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     some_of(MOST_LISTED, ", ", &Vec::from_iter(findings.map(|finding| &finding.id)))
 }
 
-/// Lists the processes on GPUs for an error message, for example `processes: 4242 (python train.py) on GPU 0`.
+/// Lists the processes on GPUs for an error message, as in `processes: 4242 (python train.py) on GPU 0`.
 fn list_holders(last: &Snapshot) -> String {
     let mut holders: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {

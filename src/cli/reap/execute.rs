@@ -71,7 +71,7 @@ impl SampleSource for LiveSamples {
 /// Prints each action to standard error, and keeps the sent signals for the message after an interrupt.
 #[derive(Debug, Default)]
 struct TerminalObserver {
-    /// What was sent to targets that have not ended.
+    /// Index and description of each action on a target that has not ended.
     sent: Vec<(usize, String)>,
     outcomes: Vec<(usize, Outcome)>,
 }
@@ -103,7 +103,6 @@ impl Observer for TerminalObserver {
     }
 }
 
-/// Returns whether gpumem can ask the user on a terminal.
 pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
@@ -112,7 +111,7 @@ pub(in crate::cli) fn can_ask() -> bool {
 fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
     // Discard input that was typed before the question.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-    // Ignore the error: a user who cannot see the question does not confirm.
+    // Ignore the error: a user who does not see the question does not confirm.
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let read = move || {
         let mut line = String::new();
@@ -140,7 +139,7 @@ pub(in crate::cli) fn confirmed(
     let is_yes = loop {
         match answer.wait(ASKING_INTERVAL) {
             Ok(answer) => break answer,
-            // The rules need a history without gaps, so continue sampling.
+            // Continue to sample, because the rules need a history without gaps.
             Err(NoAnswer::Late) => engine.observe(&live.sample()),
             Err(NoAnswer::Never) => break false,
         }
@@ -161,7 +160,7 @@ pub(in crate::cli) fn carry_out(
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = Actor::of_gpumem(&snapshot);
-    // From here on, signals do not end gpumem.
+    // From now on, signals are recorded and do not end gpumem.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools).together();
     let mut observer = TerminalObserver::default();

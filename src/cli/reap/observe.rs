@@ -78,7 +78,7 @@ impl Observation {
         Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
-    /// Returns the plan, and the guard that checks every target again before an action. Fails if a GPU in the arguments
+    /// Returns the plan, and the guard that checks each target again before an action. Fails if a GPU in the arguments
     /// does not exist, or if gpumem cannot read its own identity from /proc.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
@@ -117,7 +117,7 @@ fn sample_window(
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("sampling for {patience} (--window)"));
     }
-    // The window starts after the first answer, so that a slow GPU does not shorten the window.
+    // Start the window after the first answer, so that a slow GPU does not shorten it.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
     let selection = selection(args);
     let mut last = None;
@@ -132,7 +132,7 @@ fn sample_window(
     last.context("the driver gave no snapshot")
 }
 
-/// Returns whether one snapshot is enough. A notebook needs further snapshots, because its server must answer first.
+/// Returns whether one snapshot is enough. For a notebook, one is not enough, because its server must answer first.
 fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
@@ -144,8 +144,7 @@ fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     named.words.is_empty() && named.pids.iter().all(is_plain)
 }
 
-/// Returns the processes named in the arguments. If none are named or a kind was given, returns a selection of
-/// findings.
+/// Returns the named processes. If none are named, or if a kind was given, returns a selection of findings.
 fn targets(args: &ReapArgs) -> Targets {
     let (pids, kinds) = (args.pid.clone(), args.kind.clone());
     let words = args.words.iter().map(|word| Arc::from(&**word)).collect();
@@ -159,7 +158,7 @@ pub(super) fn selection(args: &ReapArgs) -> Selection {
     Selection::new(&args.selected)
 }
 
-/// Returns the policy from the arguments, without selection and exemptions.
+/// Returns the policy without the selection and the exemptions.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
@@ -183,8 +182,8 @@ fn release_policy(args: &ReapArgs) -> Release {
     }
 }
 
-/// Enables the rules of the requested kinds. The other rules must not be disabled, because a process is reported under
-/// its most severe finding.
+/// Enables the rules of the requested kinds. Keeps the other rules, because a process is reported under its most
+/// severe finding.
 pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;

@@ -57,7 +57,6 @@ enum ServiceEvent {
         engine: Box<Engine>,
         boot_id: Option<Arc<str>>,
     },
-    /// A sample, and the time of its arrival.
     Sample {
         snapshot: Box<Snapshot>,
         at: Instant,
@@ -124,7 +123,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             Ok(ServiceEvent::Signal(_)) => break,
             Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
-                // If the channel is full, the sampling thread has not yet handled an earlier request.
+                // If the channel is full, an earlier request is still pending.
                 let _ = ask.try_send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -173,8 +172,8 @@ fn opening(
     }
 }
 
-/// Runs the notify command for each notice. A separate thread calls this function, because the command can hang. If the
-/// command fails, the owner is not considered notified.
+/// Runs the notify command for each notice. This function needs its own thread, because the command can hang. If the
+/// command fails, the owner counts as not notified.
 fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let done = notify_command::run(&notice.command, &notice.json(), notify_command::DEADLINE);
@@ -189,7 +188,7 @@ fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
     recording.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the recording, or returns `None` if a slow disk blocks the sampling thread, which holds the lock.
+/// Locks the recording. Returns `None` if the sampling thread holds the lock for too long because of a slow disk.
 fn lock_soon(recording: &Mutex<Recording>) -> Option<MutexGuard<'_, Recording>> {
     let deadline = Deadline::after(DISK_TIME);
     loop {
@@ -228,7 +227,7 @@ struct ServiceLoop<'a> {
     recording: Arc<Mutex<Recording>>,
     status: String,
     is_ready: bool,
-    /// Set by each sample, and cleared by each watchdog notification.
+    /// Set by each sample and cleared by each watchdog notification.
     is_sampled: bool,
     /// Time of the last watchdog notification.
     pulse: Instant,
@@ -336,8 +335,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a warning, unless it repeats the previous warning. If there is no warning but there was one before,
-    /// prints that every GPU can be read.
+    /// Prints a warning, unless it repeats the previous one. After the last warning, prints that every GPU can be read.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),

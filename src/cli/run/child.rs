@@ -98,7 +98,7 @@ enum Stage {
     After,
 }
 
-/// What the command inherits in addition to gpumem's environment and standard streams.
+/// Descriptors and a variable that the command inherits in addition to gpumem's environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
     /// Descriptors that are close-on-exec in gpumem, but that the command inherits.
@@ -106,14 +106,13 @@ pub(super) struct Given {
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The process of the command. Only this module waits for the process, so the pid is not reused unnoticed.
+/// The process of the command. Only this module reaps it, so its pid cannot be reused before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
 #[derive(Debug)]
 pub(super) struct Signals {
     stage: Arc<Mutex<Stage>>,
-    /// Set by the first signal after the command has exited.
     pub(super) is_hurried: Arc<AtomicBool>,
     mask: SigSet,
 }
@@ -188,7 +187,7 @@ impl Child {
     }
 }
 
-/// Reaps all exited children. Returns `false` if no child is left.
+/// Reaps all exited children. Returns whether a child is left.
 pub(super) fn reap() -> bool {
     loop {
         let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));

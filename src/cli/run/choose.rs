@@ -120,8 +120,8 @@ pub(super) fn choose(
     }
 }
 
-/// Enters the queues of the GPUs. Leaves out GPUs that cannot be claimed, such as a lost GPU, whose bus address is
-/// unknown. Fails if too few are left.
+/// Enters the queues of the GPUs. Omits GPUs that cannot be claimed, such as a lost GPU, whose bus address is unknown.
+/// Fails if too few GPUs remain.
 fn enter_queues(
     set: &[DeviceKey],
     count: usize,
@@ -145,7 +145,7 @@ fn enter_queues(
     Ok(kept)
 }
 
-/// Takes the first `count` GPUs, and claims them if requested. Returns `None` if there are too few.
+/// Takes the first `count` GPUs, and claims them if requested. Returns `None` if fewer are ready.
 fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
@@ -203,8 +203,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, only
-/// these are returned. Devices that CUDA_VISIBLE_DEVICES hides are never returned.
+/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` is given, returns only
+/// the named devices. Never returns devices that CUDA_VISIBLE_DEVICES hides.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -249,7 +249,7 @@ fn candidates(
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // Keep devices whose total memory is unknown, because it can be enough.
+        // Keep devices with an unknown total, because they can be large enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {
@@ -287,7 +287,7 @@ impl<'a> Waiting<'a> {
         Ok(Self { args, engine, shown_at: None })
     }
 
-    /// Shows a progress line. On a terminal, updates the line in place; otherwise, prints it once a minute.
+    /// Shows a progress line. On a terminal, updates the line in place. Otherwise, prints a line once a minute.
     fn show_progress(
         &mut self,
         snapshot: &Snapshot,
@@ -333,7 +333,6 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Returns whether a process has a finding or suspicion about unused memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
         let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));

@@ -1,5 +1,5 @@
-//! Adds up the GPU usage of a command and its descendants. This module reads no clock: times come from the snapshots.
-//! The caller decides which processes belong to the command.
+//! Adds up the GPU usage of a command and its descendants. Times come from the snapshots. The caller decides which
+//! processes belong to the command.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -28,8 +28,8 @@ pub(super) struct Usage {
     /// Pids that gpumem could not identify in the first sample. Other unidentified pids can belong to the command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
-    /// Processes of the command and indices of GPUs for which the leak rule was undecided when the process was last on
-    /// the GPU.
+    /// Pairs of a process of the command and a GPU's index. The leak rule was undecided about the process when it was
+    /// last on that GPU.
     undecided: HashSet<(Identity, u32)>,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,
@@ -199,7 +199,7 @@ impl Usage {
         all
     }
 
-    /// Returns whether a peak can be missing from the samples because a process or GPU could not be read.
+    /// Returns whether a peak may be missing, because a process or GPU could not be read.
     pub(super) fn is_blind(&self) -> bool {
         self.has_unidentified
             || self.last.as_ref().is_none_or(unreadable)
@@ -268,7 +268,7 @@ impl Usage {
         let devices = visible_devices(gpus, visible);
         let is_visible = |index: u32| match &devices {
             Ok(devices) => devices.iter().any(|device| device.gpu.index == index),
-            // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs, so include every GPU.
+            // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs. In this case, include every GPU.
             Err(_) => true,
         };
         let is_of_run =
@@ -297,7 +297,6 @@ impl Usage {
         undecided
     }
 
-    /// Returns whether the leak rule could decide about all processes of the command, including exited ones.
     pub(super) fn leaks_decided(&self) -> bool {
         self.samples > 0 && self.undecided.is_empty()
     }

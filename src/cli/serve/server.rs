@@ -203,9 +203,8 @@ fn accepts_gzip(request: &str) -> bool {
     })
 }
 
-/// Compresses a body. Returns `None` if this fails.
 fn gzip(body: &str) -> Option<Vec<u8>> {
-    // The fastest level; window bits above 15 select gzip's header, which is longer than zlib's.
+    // Level 1 is the fastest. Window bits above 15 select gzip's header, which is longer than zlib's.
     let config = DeflateConfig { window_bits: 31, ..DeflateConfig::new(1) };
     let mut bytes = vec![0; compress_bound(body.len()) + 12];
     let (zipped, code) = compress_slice(&mut bytes, body.as_bytes(), config);

@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// Returns a machine with all files and a driver that fails with `error`.
+/// Returns facts about a machine with all files, whose driver fails with `error`.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
@@ -98,7 +98,7 @@ fn the_advice_on_a_missing_library_fits_the_environment() {
         assert_check(&check, CheckStatus::Broken, words);
         assert!(!words.contains(&"--gpus all") || !text(&check).contains("podman"));
     }
-    // The driver was never called, so its state is unknown.
+    // The driver was not called, so its state is unknown.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 

@@ -22,7 +22,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Runs a command with `input` on standard input. Fails if other users can change the command, or if the command cannot
 /// be run, exits with an error, or exceeds the time limit.
 pub(super) fn run(command: &[Arc<str>], input: &[u8], deadline: Duration) -> anyhow::Result<()> {
-    // File permissions can have changed since the configuration was read.
+    // File permissions can change after the configuration is read.
     prove_command(command).map_err(|(path, why)| {
         anyhow!("the notify command is not run: {}: {why}", path.display())
     })?;
@@ -52,7 +52,7 @@ pub(super) fn run(command: &[Arc<str>], input: &[u8], deadline: Duration) -> any
     }
 }
 
-/// Returns an in-memory file. With a pipe, gpumem would block until the command reads the input.
+/// Returns an in-memory file. With a pipe, gpumem would block until the command reads its input.
 fn stdin(input: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("gpumem-notice", MemfdFlags::CLOEXEC)?);
     file.write_all(input)?;
@@ -98,7 +98,6 @@ mod tests {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
-    /// Returns whether a process is running and not a zombie.
     fn is_running(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();

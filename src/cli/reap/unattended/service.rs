@@ -43,7 +43,8 @@ impl Service {
         Self { socket: socket.and_then(connect), watchdog: usec.map(Duration::from_micros) }
     }
 
-    /// Returns the interval between notifications, half of the watchdog's timeout as sd_watchdog_enabled(3) recommends.
+    /// Returns the interval between notifications: half the timeout of the watchdog, as sd_watchdog_enabled(3)
+    /// recommends.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some()).map(|timeout| timeout / 2)
     }
@@ -57,7 +58,6 @@ impl Service {
         self.report("WATCHDOG=1");
     }
 
-    /// Reports that the configuration is being reloaded.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
@@ -68,7 +68,7 @@ impl Service {
         self.report("STOPPING=1");
     }
 
-    /// Reports a status, which `systemctl status` shows.
+    /// Reports the status that `systemctl status` shows.
     pub(super) fn status(&self, text: &str) {
         let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
         self.report(&format!("STATUS={text}"));
