@@ -1,7 +1,7 @@
 //! Runs operations that can block forever in separate threads, with timeouts.
 //!
-//! A thread cannot be killed, so callers must limit the number of blocked threads. A [`Task`] produces one answer; a
-//! [`Worker`] answers a series of questions.
+//! A thread cannot be killed, so callers must limit the number of blocked threads. A [`Task`] produces one answer, and
+//! a [`Worker`] answers a series of questions.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -67,8 +67,7 @@ impl<T: Send + 'static> Task<T> {
     }
 }
 
-/// A thread that answers questions of type `Q` with answers of type `A`. After the `Worker` is dropped, the thread
-/// ends.
+/// A thread that answers questions of type `Q` with answers of type `A`. The thread ends after the `Worker` is dropped.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,
@@ -84,9 +83,9 @@ pub enum NotAsked<Q> {
 pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
-    /// Starts a thread called `name`. The pair contains the capacities of the two queues. `prepare` receives the
-    /// sender for answers, which blocks while the queue is full, and returns the function that handles a question.
-    /// The thread ends when this function returns `None`.
+    /// Starts a thread called `name`. The pair contains the capacities of the two queues. `prepare` receives the sender
+    /// for answers, which blocks while the queue is full. `prepare` returns the function that handles a question. When
+    /// this function returns `None`, the thread ends.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),
@@ -113,7 +112,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         self.answers.recv_timeout(time).ok()
     }
 
-    /// Creates a worker without a thread. The test answers the questions.
+    /// Creates a worker without a thread, for tests that answer the questions themselves.
     #[cfg(test)]
     pub fn by_hand((questions, answers): (usize, usize)) -> (Self, Receiver<Q>, Answers<A>) {
         let (sender, received) = sync_channel(questions);

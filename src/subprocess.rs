@@ -1,7 +1,7 @@
 //! Runs programs that need no terminal: the notify command, and ssh in batch mode.
 //!
-//! Each program runs in a new session without a controlling terminal, so it cannot read from or type into the
-//! caller's terminal. The program gets SIGTERM if gpumem exits first.
+//! Each program runs in a new session without a controlling terminal, so it cannot read from or type into the caller's
+//! terminal. The kernel sends SIGTERM to the program when the thread that started it ends.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -29,7 +29,6 @@ pub struct Subprocess {
 }
 
 impl Subprocess {
-    /// Starts a program in a new session. The kernel sends SIGTERM to the program when the calling thread ends.
     #[allow(unsafe_code)]
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let begin_session = || {
@@ -42,7 +41,7 @@ impl Subprocess {
     }
 
     /// Waits up to `time` for the program to exit. If it exits, kills the rest of its process group and returns the
-    /// exit status, otherwise returns `None`.
+    /// exit status. Otherwise, returns `None`.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// Formats a count, such as `1 sample` or `3 samples`. The plural is formed with an `s`.
+/// Formats a count, such as `1 sample` or `3 samples`. Forms the plural with an `s`.
 pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -> String {
     let s = if count == N::from(1) { "" } else { "s" };
     format!("{count} {word}{s}")

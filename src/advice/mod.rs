@@ -136,7 +136,7 @@ impl Framework {
     }
 }
 
-/// How to end a kernel that an application in `of` has started.
+/// The way to end a kernel that an application in `of` has started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotebookEnd {
@@ -203,7 +203,7 @@ pub fn framework_of(process: &Process) -> Option<&'static Framework> {
     })
 }
 
-/// Returns the other frameworks that a process has loaded.
+/// Returns the frameworks that a process has loaded in addition to its main framework.
 pub fn beside(process: &Process) -> Vec<&'static Framework> {
     let libraries = process.libraries.as_deref().unwrap_or_default();
     libraries.iter().filter_map(|name| find(name)).collect()
@@ -219,7 +219,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
     Some(format!("{title} is loaded too and returns its memory only when the process ends"))
 }
 
-/// Returns short advice: how to free memory while the process runs, then how to end the process.
+/// Returns short advice: how to free memory while the process runs, and how to end the process.
 pub fn lines(process: &Process) -> Vec<&'static AdviceText> {
     let is_kernel = is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };

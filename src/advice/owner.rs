@@ -1,8 +1,8 @@
 //! Finds the owner of a process, and the command that ends the process through the owner.
 //!
-//! An owner runs a process and would restart it or notice its end: a job, a pod, a container, a systemd unit or a
-//! supervisor. `model::owners` contains the table of owners, and this module collects the facts that the table's
-//! texts refer to. A shared service is never stopped because of one of its processes (`model::unit`).
+//! An owner runs a process and would restart it or notice its end. Owners are jobs, pods, containers, systemd units and
+//! supervisors. `model::owners` contains the table of owners. This module collects the facts that the table's texts
+//! refer to. A shared service is never stopped because of one of its processes (`model::unit`).
 //!
 //! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
 //! cannot be typed as shown.
@@ -28,7 +28,7 @@ pub struct Owner {
     /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
     /// Whether a user could have created the owner: a unit under the user's systemd or login session, or a supervisor
-    /// that might not be root's. When gpumem acts on processes of other users, it ignores these owners.
+    /// that does not certainly belong to root. gpumem ignores these owners when it acts on processes of other users.
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
@@ -47,7 +47,7 @@ impl Owner {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// Returns the command if the process's own user types it (`is_own`) or if nothing in it is claimed.
+    /// Returns the command. If another user would run the command (`is_own` is false), omits a claimed command.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
@@ -244,7 +244,8 @@ fn slurm(process: &Process) -> Option<Facts> {
     Some(facts.into_iter().chain(doubt).collect())
 }
 
-/// Returns why the user must check a job's ID before typing it, or `None` if the ID is certain.
+/// Returns why the user must check a job's ID before typing it: `claimed` or `array`. Returns `None` if the ID is
+/// certain.
 fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
     // Newer versions of Slurm do not name the cgroup after the job, so only the process's environment contains the ID.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
@@ -270,8 +271,8 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// Returns facts about the process's container. Returns `None` if it is in no container, or if the container is
-/// rootless or may be.
+/// Returns facts about the process's container. Returns `None` outside containers, and for a container that is or may
+/// be rootless.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =
@@ -353,7 +354,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     owner_in(place, process, &facts)
 }
 
-/// Describes how to continue the process if it is stopped or frozen, and how to end it through its owner. Returns no
+/// Describes how to continue a stopped or frozen process, and how to end the process through its owner. Returns no
 /// lines if neither applies.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();

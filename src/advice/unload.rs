@@ -2,8 +2,8 @@
 //!
 //! An entry of `servers.toml` defines how to recognise a server, what unloading requires (a version, a flag, a key),
 //! and the requests that identify the server, check that it is idle, unload it, check the result, and wake it.
-//! `reclaim::release` sends the requests, and this module judges the answers. Answers are untrusted: their size is
-//! limited, and only explicit evidence proves a server idle.
+//! `reclaim::release` sends the requests, and this module judges the answers. Answers are untrusted, so their size is
+//! limited, and only explicit evidence proves that a server is idle.
 
 use std::mem::discriminant;
 use std::slice;
@@ -58,7 +58,8 @@ pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// Requests that prove the server idle.
     pub idle: Vec<Question>,
-    /// If true, a server with open connections is considered busy, because its answers to `idle` do not prove it idle.
+    /// If true, a server with open connections counts as busy, because its answers to `idle` do not prove that it is
+    /// idle.
     pub is_idle_unconnected: bool,
     /// A check that the server treats as use of the model. It is sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
@@ -67,7 +68,7 @@ pub struct UnloadApi {
     deed: Question,
     /// Check of the result. By default, the answer to `deed` suffices.
     pub done: Option<Question>,
-    /// What makes the server load its model again: a command or an event. `BASE` is the address.
+    /// Command or event that makes the server load its model again. `BASE` stands for the address.
     pub wake: String,
     /// Whether unloading moves the weights to host memory, which must have room for them.
     pub needs_host_memory: bool,
@@ -383,7 +384,7 @@ pub struct ServerFacts {
     pub marks: Vec<String>,
 }
 
-/// Why an answer is not sufficient.
+/// Why an answer is insufficient.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
@@ -425,7 +426,7 @@ impl Question {
         }
     }
 
-    /// Judges an answer and adds what it shows about the server to `facts`.
+    /// Judges an answer, and adds the facts in it to `facts`.
     pub fn check(&self, answer: &UnloadAnswer, facts: &mut ServerFacts) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),

@@ -87,8 +87,7 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// Returns the built-in rule of the kind that the section names. A new rule starts with the settings of the built-in
-/// rule.
+/// Returns the built-in rule of the section's kind. A new rule starts with its settings.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -226,7 +225,7 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads a name and checks that it is in `names`. Error messages call it a `noun`.
+/// Reads a name that must be in `names`. Error messages use `noun` for such a name.
 fn one_of(entry: &Entry<'_>, names: &[&str], noun: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {

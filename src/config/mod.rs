@@ -1,9 +1,9 @@
 //! Merges the defaults and the TOML configuration files into one valid configuration.
 //!
-//! `/etc/gpumem/config.toml` changes the defaults, and the user's `config.toml` changes the result.
-//! A file named on the command line replaces both files. All `[[override]]`s that match apply in
-//! order, so the last one wins. A `[[rule]]` starts with the settings of its kind in the previous
-//! files and in its own file. `[[keep]]`s and the programs in `never` accumulate.
+//! `/etc/gpumem/config.toml` changes the defaults, and the user's `config.toml` changes the result. A file named on the
+//! command line replaces both files. All matching `[[override]]`s apply in order, so the last one wins. A `[[rule]]`
+//! starts with the settings of its kind in the previous files and in its own file. `[[keep]]`s and the programs in
+//! `never` accumulate.
 //!
 //! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the
 //! settings of rules, and [`reap`] those of unattended actions.
@@ -86,7 +86,7 @@ const SAMPLE: &[&str] = &["interval", "serve"];
 pub struct SampleConfig {
     #[serde(deserialize_with = "interval")]
     pub interval: Span,
-    /// Address on which the process that writes the store also serves metrics. `None` if it does not.
+    /// Address on which the process that writes the store also serves metrics, if any.
     #[serde(default, deserialize_with = "address")]
     pub serve: Option<SocketAddr>,
 }
@@ -119,7 +119,7 @@ pub enum ConfigError {
     NotText { path: PathBuf, line: usize },
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Other users can change the file, and could make gpumem act with privileges that they lack.
+    /// Other users can change the file, so they could make gpumem act with privileges that they lack.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
     /// Other users can change the command, which runs with privileges that they lack.
@@ -188,7 +188,6 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 
 const TOP: &[&str] = &["sample", "reap", "park", "rules", "rule", "override", "keep"];
 
-/// Applies a file to the configuration.
 fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = SourceFile { text, path };
     let document = DeTable::parse(text).map_err(|error| {
@@ -271,8 +270,8 @@ impl Config {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// Formats the configuration as TOML with the origin of each value. Reading the result yields
-    /// an equal configuration.
+    /// Formats the configuration as TOML with the origin of each value. Parsing the result yields an equal
+    /// configuration.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

@@ -1,7 +1,7 @@
 //! The table `[reap]` and the `action` of a rule: what `gpumem reap --watch` does about findings.
 //!
-//! By default, a rule only notifies. With `action = "release"`, processes are also asked to release
-//! memory. With `action = "reap"`, processes are killed after their owners have been warned.
+//! By default, a rule only notifies. With `action = "release"`, gpumem also asks processes to release memory. With
+//! `action = "park"` or `"reap"`, gpumem warns the owners of processes, and then parks or kills the processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::units::Span;
 pub(super) const ACTION: &str = "action";
 pub(super) const SETTINGS: &[&str] =
     &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
-/// Maximum value of `most`. A larger number would limit nothing.
+/// Maximum value of `most`. A larger number would not be an effective limit.
 const MOST_ACTS: i64 = 1000;
 /// Maximum number of words in a command, and of programs in `never`.
 const MOST_WORDS: usize = 256;
@@ -164,7 +164,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Accepts days, unlike durations of rules, because jobs that need protection can run for days.
+/// Accepts days, unlike durations of rules, because protected jobs can run for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }

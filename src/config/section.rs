@@ -139,7 +139,7 @@ impl<'f> Entry<'f> {
         list.iter().map(section).collect()
     }
 
-    /// Creates an error about a value. `write` tells the user what to write instead.
+    /// Creates an error about a value. `write` describes the allowed values.
     pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = setting::shown(&self.value);
         self.error(format!("{written} is not allowed; write {write}"))

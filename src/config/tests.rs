@@ -30,7 +30,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
-/// Asserts that each text is rejected with an error that starts, after the file name, with the given words.
+/// Asserts that each text is rejected with an error that has the given words after the file name.
 #[track_caller]
 fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {

@@ -89,7 +89,7 @@ fn settings_and_action(config: &Config, rule: &Rule) -> Vec<(&'static str, Value
     settings
 }
 
-/// Writes an entry of a list of tables, with the origin that `key` has.
+/// Writes an entry of a list of tables. `key` determines the entry's origin.
 fn write_entry(
     config: &Config,
     name: &str,

@@ -15,7 +15,7 @@ use crate::units::{Bytes, Span};
 const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
-/// Creates the page about the GPU at index `position` of the snapshot, or an empty page if there is no such GPU. The
+/// Creates the page about the GPU at index `position` of the snapshot. If there is no such GPU, the page is empty. The
 /// finding `asked` comes first.
 pub fn gpu(input: ExplainInput<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
@@ -165,8 +165,8 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Returns the processes on a GPU: those that NVML lists, largest first, then those that have the GPU's device file
-/// open.
+/// Returns the processes on a GPU. The processes that NVML lists come first, in descending order of memory. Processes
+/// that only have the GPU's device file open follow.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -282,7 +282,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// Returns the kind and severity of the finding about a process, or the mark of a suspect.
+    /// Returns the kind and severity of the finding about a process. For a suspect, returns its mark.
     fn mark_of(self, pid: u32) -> Option<String> {
         let is_about_it = |finding: &&Finding| {
             let process = finding.process.as_ref();

@@ -111,7 +111,7 @@ pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     (name, process.and_then(|process| process.ended()?.user.as_deref()))
 }
 
-/// Formats utilization without unknown values, such as `12% now, 30% on average`.
+/// Formats the known values, as in `12% now, 30% on average`.
 fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     match (now, mean) {
         (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),

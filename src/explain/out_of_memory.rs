@@ -79,8 +79,8 @@ fn fullest(input: ExplainInput<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     Some((fullest.since, more))
 }
 
-/// Returns the processes that held memory without using it: first those with findings, then suspects, each sorted by
-/// size.
+/// Returns the processes that held memory without using it. Processes with findings come before suspects. Both groups
+/// are sorted by size.
 fn unused<'u>(input: ExplainInput<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);

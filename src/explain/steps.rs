@@ -102,7 +102,7 @@ pub(super) fn of_process(
             steps.push(step);
         }
     }
-    // The sort is stable, so signals stay behind the ways to end the process through its owner.
+    // The sort is stable, so signals stay after the ways to end the process through its owner.
     steps.sort_by_key(|step| step.when);
     steps
 }
@@ -128,7 +128,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(more));
     }
-    // Killing a display server ends the user's session.
+    // Do not suggest killing a display server, because that ends the user's session.
     if process.is_display() {
         let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
         return vec![plain(WhenPossible::Now, text.to_owned())];
@@ -161,7 +161,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // The owner ends a job, a container or a kernel. Only a process without an owner is signalled.
+            // The owner ends a job, a container or a kernel, so suggest a signal only for a process without an owner.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
@@ -235,8 +235,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Returns whether a process with this kind of finding cannot run code for its user: the process
-/// has no terminal or is not running.
+/// Returns whether a process with this kind of finding cannot run code for its user, because it has no terminal or does
+/// not respond.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }

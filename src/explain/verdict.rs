@@ -48,7 +48,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Collects the results for a GPU: about the GPU itself, then about its `holders`.
+    /// Collects the results for a GPU. Results about the GPU itself come before results about its `holders`.
     pub(super) fn of_gpu(
         input: ExplainInput<'k>,
         index: u32,
@@ -169,11 +169,11 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// Lists the commands of the findings, then commands for the process. A command for the process is omitted if a
-/// finding has a command of the same kind. Commands that would only open this page are omitted.
+/// Lists the commands of the findings, and then commands for the process. Omits a command for the process if a finding
+/// has a command of the same kind. Omits commands that would only open this page.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("Commands");
-    // Look for the word anywhere, because commands for other machines start with `ssh`.
+    // Look for the word at any position, because commands for other machines start with `ssh`.
     let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {

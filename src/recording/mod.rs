@@ -18,7 +18,6 @@ pub use writer::Writer;
 use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
 
-/// Reason why a recording cannot be read or written.
 ///
 /// The messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +44,7 @@ pub enum RecordingError {
         /// The first damage in the file, or `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// The input contained no snapshot for so long that it may be endless.
+    /// The input has contained no snapshot for so long that it may be endless.
     #[error(
         "{name}, line {line}: no snapshot in more than 64 MiB or 100,000 lines; expected a recording by `gpumem record`"
     )]
@@ -115,7 +114,6 @@ fn count_more(more: u64) -> String {
     }
 }
 
-/// Returns the system's error message in lower case and without the error number.
 fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);

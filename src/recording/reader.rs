@@ -16,22 +16,22 @@ use crate::units::MIB;
 
 /// Maximum length of a line. A snapshot of a thousand processes is about 1 MiB long.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum number of bytes without a snapshot. Input with more is not a recording and may be endless: a device, a
+/// Maximum number of bytes without a snapshot. Longer input is not a recording and may be endless, such as a device, a
 /// pipe, or zeros compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of JSON objects in a line. A process that takes ten bytes of JSON takes a hundred times as much
+/// Maximum number of JSON objects in a line. A process can have ten bytes of JSON, but takes a hundred times as much
 /// memory after parsing. A snapshot of a thousand processes contains only a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
-/// Maximum number of commas in a line, which limits lists of empty strings.
+/// Maximum number of commas in a line. This limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
 /// Base-2 logarithm of the maximum zstd window: 128 MiB, as in the `zstd` command. The decoder allocates the whole
 /// window when it starts.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Maximum number of damaged lines that are listed. Further ones are only counted.
+/// Maximum number of damaged lines that are listed. Further damaged lines are only counted.
 const DAMAGE_LIMIT: usize = 100;
-/// Size of the read buffer, which is enough for a few snapshots of a busy host.
+/// Size of the read buffer. A few snapshots of a busy host fit into it.
 const BUFFER_BYTES: usize = 1 << 17;
 
 /// An iterator over the snapshots of a recording of any size.
@@ -56,8 +56,8 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording, or standard input if the path is `-`. The first bytes, not the file name, show whether it
-    /// is compressed.
+    /// Opens a recording, or standard input if the path is `-`. The first bytes, not the file name, show whether the
+    /// recording is compressed.
     ///
     /// # Errors
     ///
@@ -178,12 +178,12 @@ impl RecordingReader {
         &self.name
     }
 
-    /// Returns the damage found so far, which lists at most a hundred lines.
+    /// Returns the damaged lines so far. At most the first hundred are listed.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// Returns the number of damaged lines found so far, including those that are not listed.
+    /// Returns the number of damaged lines so far, including unlisted ones.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }

@@ -1,13 +1,12 @@
 //! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file
-//! named after the time of its first snapshot, and consists of complete zstd frames with checksums. If gpumem
-//! crashes, at most the last frame is damaged, so a reader loses at most the last ten seconds or so. `--replay` and
-//! `zstd` read segments without conversion.
+//! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file named
+//! after the time of its first snapshot, and consists of complete zstd frames with checksums. If gpumem crashes, only
+//! the last frame can be damaged, which contains about ten seconds. `--replay` and `zstd` can read segments.
 //!
-//! Readers and the writer never wait for each other. The writer only appends, begins segments, and removes the oldest
-//! ones. A reader tolerates segments that have disappeared or end with an incomplete frame. `cli::store` chooses the
-//! directory and how far back to read.
+//! Readers and the writer never wait for each other. The writer only appends frames, begins segments, and removes the
+//! oldest segments. Readers tolerate a segment that disappears or ends with an incomplete frame. `cli::store` chooses
+//! the directory and how far back to read.
 
 mod ring;
 
@@ -56,7 +55,7 @@ pub struct Store {
 pub struct LatestSnapshot {
     pub time: Time,
     pub host: Host,
-    /// Seconds since the snapshot before, or `None` if that snapshot could not be read.
+    /// Seconds since the previous snapshot, or `None` if the previous snapshot could not be read.
     pub interval_seconds: Option<f64>,
 }
 
@@ -110,8 +109,8 @@ pub struct SnapshotsSince {
 }
 
 impl SnapshotsSince {
-    /// Drops the oldest segments from the iteration until the others have at most `bytes` of compressed data. Always
-    /// keeps the newest one. Returns whether a segment was dropped. Must be called before the first snapshot is read.
+    /// Drops the oldest segments from the iteration until the rest has at most `bytes` of compressed data. Always keeps
+    /// the newest segment. Returns whether a segment was dropped. Must be called before the first snapshot is read.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -124,8 +123,8 @@ impl SnapshotsSince {
         left_out > 0
     }
 
-    /// Returns the error for a segment that turned out to be damaged, or `None` if it is intact. If the newest
-    /// segment is torn, it may still be growing, which is not an error.
+    /// Returns the error for a damaged segment. If the newest segment is torn, it may still be growing, which is not an
+    /// error.
     fn damage_error(
         &self,
         name: &str,
@@ -183,7 +182,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // `DirEntry::metadata` does not follow symbolic links. The entry may have disappeared by now.
+        // `DirEntry::metadata` does not follow symbolic links. It fails if the entry has disappeared.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });

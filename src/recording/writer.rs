@@ -27,8 +27,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Appends to a file, which is created if it is missing. If a crash left a torn last line, the line is kept and
-    /// terminated with a newline. The path can be an open file descriptor, such as `/dev/stdout` or `/dev/fd/63`.
+    /// Appends to a file, and creates a missing file. If a crash left a torn last line, terminates the line with a
+    /// newline. The path can be an open file descriptor, such as `/dev/stdout` or `/dev/fd/63`.
     ///
     /// # Errors
     ///
@@ -66,7 +66,6 @@ impl Writer {
         }
     }
 
-    /// Writes a snapshot as a line.
     ///
     /// # Errors
     ///
@@ -118,7 +117,7 @@ impl Writer {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // A file on standard output may have been opened without `O_APPEND`.
+            // A file on standard output can be open without `O_APPEND`.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };
@@ -157,7 +156,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // The content cannot be read if the descriptor is write-only. Assume a torn last line then, because an
+        // A write-only descriptor does not allow reading the content. In this case, assume a torn last line, because an
         // additional empty line is harmless.
         let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
@@ -171,7 +170,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     Ok((file, is_torn))
 }
 
-/// Returns whether a file that begins with `head` is a recording. Its first line can be torn.
+/// Returns whether a file that begins with `head` is a recording, even if its first line is torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(read(&path), (vec![snapshot_at(0)], 1));
     }
 
-    /// Fills a disk until writing fails. The file must be intact at that time, and again after space is freed.
+    /// Fills a disk until writing fails. At that time and after space is freed, the file must be intact.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();

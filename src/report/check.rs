@@ -43,7 +43,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts active findings.
     pub fn new(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
@@ -323,7 +322,6 @@ impl CheckReport {
         if self.wait.is_empty() { Ok(()) } else { writeln!(out) }
     }
 
-    /// Lists the processes on the GPUs in `wait`.
     fn holders_text(&self, style: Style) -> String {
         let text = |(title, table): &(String, Table)| match table.is_empty() {
             true => format!("\n{title}\n"),
@@ -440,7 +438,6 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     writeln!(out)
 }
 
-/// Groups findings that can share a paragraph.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {

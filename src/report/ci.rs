@@ -105,7 +105,7 @@ impl Case {
     }
 }
 
-/// Escapes an attribute value. [`escape`] has already replaced characters that XML forbids.
+/// Escapes an attribute value. [`escape`] replaces the characters that XML forbids.
 fn attribute(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
@@ -135,7 +135,7 @@ pub fn annotation(level: Level, title: &str, message: &str) -> String {
     format!("::{command} title={title}::{}\n", lines.join("%0A"))
 }
 
-/// Escapes text for a workflow command. [`escape`] has already replaced line feeds and carriage returns.
+/// Escapes text for a workflow command. [`escape`] replaces line feeds and carriage returns.
 fn data(text: &str) -> String {
     escape(text).replace('%', "%25")
 }

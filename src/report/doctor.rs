@@ -114,7 +114,6 @@ impl Topic {
         self.check(CheckStatus::Ok, observed)
     }
 
-    /// Creates a check whose subject limits what gpumem can do.
     pub fn limited(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Limited, observed)
     }
@@ -157,7 +156,7 @@ pub struct DoctorCheck {
     /// from working; `unknown`: the state could not be determined; `not-applicable`: the subject does not exist on
     /// this machine.
     pub verdict: CheckStatus,
-    /// What was observed.
+    /// Observed state.
     pub seen: String,
     /// Consequence for gpumem; absent if obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -258,7 +257,7 @@ impl DoctorReport {
         let names: Vec<String> = self.checks.iter().map(name).collect();
         let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
         let mut group = None;
-        // Meanings and next steps that were printed for an earlier check.
+        // Meanings and next steps that are already in the output.
         let mut printed = HashSet::new();
         for (check, name) in self.checks.iter().zip(&names) {
             if group.is_some_and(|group| group != check.topic.group) {

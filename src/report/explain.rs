@@ -9,7 +9,7 @@ use super::style::Style;
 use crate::explain::page::{ExplainPage, MemoryCurve, MemoryPoint, Row};
 use crate::units::Bytes;
 
-/// Minimum width of a page in columns. Commands would be split on a narrower page.
+/// Minimum width of a page in columns. A narrower page would split commands.
 const WIDTH_MIN: usize = 40;
 /// Maximum width of a page in columns, for readability.
 const WIDTH_MAX: usize = 120;
@@ -62,7 +62,6 @@ impl PageText {
         self.options.width.saturating_sub(MARGIN)
     }
 
-    /// Writes an empty line and the heading, unless the heading is empty.
     fn heading(&mut self, text: &str) {
         if !text.is_empty() {
             self.out.push('\n');

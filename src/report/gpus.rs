@@ -68,7 +68,7 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     row
 }
 
-/// Formats a MIG device. NVML reports only the memory of a MIG device, so other cells are empty.
+/// Formats a MIG device. NVML reports only the memory of a MIG device, so the other cells are empty.
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
     let mut row = vec![device.name_on(gpu.index), format!("MIG {}", escape(profile))];
@@ -94,8 +94,8 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
 /// Formats the line about free memory, such as
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
 ///
-/// Lists the GPUs that fit, most free memory first. GPUs with outdated figures and GPUs that `gpumem run --claim` has
-/// claimed are omitted. Returns `None` if no GPU is left.
+/// Lists as many GPUs as fit, in descending order of free memory. Omits GPUs with outdated figures and GPUs that
+/// `gpumem run --claim` has claimed. Returns `None` if no GPU is left.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,

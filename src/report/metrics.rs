@@ -14,7 +14,7 @@ use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
 /// Maximum number of processes with their own series. Processes with the most memory take precedence. A process on two
-/// GPUs counts twice. Also the maximum number of series that sum the memory of the remaining processes by user and job.
+/// GPUs counts twice. The same limit applies to the series that sum the other processes by user and job.
 pub const PROCESSES_MAX: usize = 512;
 /// Maximum number of findings with series. Severe findings take precedence, then findings about more memory.
 const FINDINGS_MAX: usize = 512;
@@ -186,11 +186,10 @@ pub struct MetricsInput<'a> {
     pub reclaimed: &'a Reclaimed,
     /// Returns when the process last used the GPU with this index.
     pub idle_since: &'a dyn Fn(Identity, u32) -> Option<Time>,
-    /// False for a recording.
     pub is_live: bool,
 }
 
-/// Series: metric name, label values and value.
+/// Each series consists of a metric name, label values and a value.
 #[derive(Debug, Default)]
 struct Page {
     series: Vec<(&'static str, Vec<String>, f64)>,
@@ -256,7 +255,6 @@ impl Page {
         page
     }
 
-    /// Adds a series, unless the value is unknown.
     fn put(&mut self, metric: &'static str, labels: &[&str], value: impl Into<Option<f64>>) {
         let is_defined =
             |known: &Metric| known.name == metric && known.labels.len() == labels.len();

@@ -1,11 +1,11 @@
 //! Formats results as text, tables, JSON documents and other output formats.
 //!
-//! - [`processes`]: `gpumem ps` as text, with the GPU tables of `gpus`; [`totals`]: its totals
-//! - [`check`]: the verdict as text and JSON; [`ci`]: for CI servers
-//! - [`reap`]: plans and their results; [`refusal`]: why something is skipped
-//! - [`explain`]: the page about a process or GPU; [`environment`]: the variables of a process
-//! - [`doctor`]: what works on this machine; [`metrics`]: for Prometheus
-//! - [`table`]: aligns columns; [`escape`]: escapes untrusted text
+//! - [`processes`] and [`totals`] format `gpumem ps`, and `gpus` formats its GPU tables.
+//! - [`check`] formats the verdict as text and JSON, and [`ci`] formats the verdict for CI servers.
+//! - [`reap`] formats plans and their results, and [`refusal`] explains why gpumem skips a process.
+//! - [`explain`] formats the page about a process or GPU, and [`environment`] the variables of a process.
+//! - [`doctor`] formats the checks of this machine, and [`metrics`] the page for Prometheus.
+//! - [`table`] aligns columns, and [`escape`] escapes untrusted text.
 
 pub mod check;
 pub mod ci;

@@ -30,7 +30,7 @@ pub struct ProcessesOptions {
     /// Terminal width in columns. `None` disables truncation.
     pub width: Option<usize>,
     pub style: Style,
-    /// False if the rows omit some of the processes that hold memory.
+    /// Whether the rows include all processes that hold memory.
     pub everyone: bool,
 }
 
@@ -138,7 +138,7 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
         }
         (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
-        // A dash in almost every row of these columns would be noise.
+        // Print no dash: almost every row of these columns is empty.
         (Field::Framework | Field::Place | Field::Finding, None) => String::new(),
         (_, None) => UNKNOWN.to_owned(),
     }

@@ -194,7 +194,8 @@ fn write_plan(
     writeln!(out, "{}", words.join("; "))
 }
 
-/// Formats a plan of `gpumem release`: the targets with their steps, then the skipped processes with reasons and alternatives.
+/// Formats a plan of `gpumem release`: first the targets with their steps, and then the skipped processes with reasons
+/// and alternatives.
 pub fn release_plan(
     report: &ReapReport,
     snapshot: &Snapshot,
@@ -278,7 +279,7 @@ pub fn count(targets: &[&Target]) -> String {
     }
 }
 
-/// Returns the processes that receive a signal or request, starting with the launcher.
+/// Returns the processes that receive a signal or request. The launcher comes first.
 fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }

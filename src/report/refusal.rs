@@ -32,7 +32,6 @@ impl RefusalReader {
     }
 }
 
-/// Describes the skipped process or finding, and the reason.
 pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
@@ -97,7 +96,8 @@ pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes what overrides a protection, for example a flag, a key or running as root. Returns `None` if nothing does.
+/// Describes how to override a protection, for example with a flag, with a key or as root. Returns `None` if that is
+/// impossible.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let by_place = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),

@@ -272,7 +272,6 @@ impl RunReport {
         format!("{} ({samples})", some_of(NAMED, "; ", &gpus))
     }
 
-    /// Describes leaks and memory that the run's processes still hold.
     fn afterwards(&self) -> String {
         let leaks = match (self.leaks.len(), self.leaks_decided) {
             (0, true) => "no leak found".to_owned(),
@@ -283,7 +282,6 @@ impl RunReport {
         format!("{leaks}; {}", self.held_text())
     }
 
-    /// Describes the memory that the run's processes still hold.
     pub fn held_text(&self) -> String {
         match self.held.as_deref() {
             None => "memory still held is unknown".to_owned(),

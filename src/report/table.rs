@@ -12,9 +12,9 @@ use super::escape::fit;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Align {
-    /// For words.
+    /// Alignment of words.
     Left,
-    /// For numbers.
+    /// Alignment of numbers.
     Right,
 }
 

@@ -15,7 +15,7 @@ use crate::units::Bytes;
 
 pub const SCHEMA: &str = "gpumem.totals/1";
 
-/// Prefix of a sum that lacks unknown amounts.
+/// Prefix of a sum that does not include unknown amounts.
 const AT_LEAST: &str = ">=";
 
 /// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values are `null`,

@@ -187,7 +187,7 @@ fn an_array_task_is_named_by_array_and_task() {
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // If the environment is unreadable, the process might be a task of an array.
+    // If the environment is unreadable, the process may be a task of an array.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
@@ -354,7 +354,8 @@ fn below(ancestor: &str, is_roots: bool, variables: &[(&str, &str)]) -> Process 
     }
 }
 
-/// Owners, one a line: the ancestor's command line, the environment, the owner's name, and its command if there is one.
+/// One owner per line: the ancestor's command line, the environment, the owner's name, and the owner's command if
+/// known.
 const OWNERS: &str = "\
 /usr/bin/python3 /usr/bin/supervisord -n | SUPERVISOR_PROCESS_NAME=ui SUPERVISOR_GROUP_NAME=comfy | supervisord program ui | supervisorctl stop comfy:ui
 /usr/bin/python3 -u /v/bin/supervisord |  | supervisord |
@@ -406,8 +407,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that might not be root's does not protect the process from other users, and only the process's
-        // user gets the command.
+        // A supervisor that may belong to a user does not protect the process from other users. Only the process's user
+        // gets the command.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");

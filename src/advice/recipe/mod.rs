@@ -42,7 +42,7 @@ pub struct ReleaseReport {
     pub cached_bytes_left: Option<u64>,
     /// Why no more memory was released. Contains text from the process: escape it for a terminal.
     pub why: Option<Arc<str>>,
-    /// What makes the process load its data again: a command, or an event such as the next request.
+    /// Command or event that makes the process load its data again, such as the next request.
     pub wake: Option<Arc<str>>,
     /// Objects that hold memory, largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

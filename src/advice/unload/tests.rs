@@ -35,7 +35,7 @@ fn every_row_is_complete() {
         let name = &row.name;
         assert!(!name.is_empty() && !row.title.is_empty(), "{name}");
         assert!(row.advice.is_some() != row.unload.is_some(), "{name}");
-        // A script is recognised by name and folder together.
+        // Scripts and folders are given together.
         assert_eq!(row.folders.is_empty(), row.scripts.is_empty(), "{name}");
         let Some(api) = &row.unload else {
             continue;
@@ -152,7 +152,7 @@ fn a_relative_script_is_in_the_working_directory() {
     ] {
         assert_eq!(server_in(Some(folder), command, 3000), None, "{folder}: {command}");
     }
-    // A process on the default port is recognised by the script's name alone.
+    // On the default port, the script's name alone is sufficient.
     assert_eq!(server_in(Some("/home/ann"), "python main.py", 8188), Some("comfyui"));
 }
 

@@ -33,7 +33,7 @@ const SEGMENT_BYTES: u64 = 16 * MIB;
 const SEGMENTS: u32 = 8;
 /// Maximum number of bytes of text that are kept for another attempt after writing failed.
 const MAX_PENDING: usize = 4 << 20;
-/// Default level of zstd. It takes little CPU time, and the output is a third as large as at the fastest level.
+/// Compression level of zstd. It takes little CPU time, and the output is a third as large as at the fastest level.
 const LEVEL: i32 = 3;
 
 /// Limits of a store. The current segment is never removed.
@@ -76,13 +76,13 @@ impl Access {
     }
 }
 
-/// The writer of a store, of which there is only one. If writing fails, only complete frames stay in the store, and
-/// the next call tries again.
+/// Writes a store, which has at most one writer. If writing fails, only complete frames stay in the store, and the next
+/// call tries again.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// The lock file, which is kept open because closing it would release the lock.
+    /// The lock file. Closing it would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
     /// All segments, oldest first. If `current` is set, it is the last of them.
@@ -108,8 +108,8 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Opens the store in a directory, which is created if it is missing. Always begins a new segment, because the
-    /// last one can be torn.
+    /// Opens the store in a directory, and creates a missing directory. Always begins a new segment, because the last
+    /// one can be torn.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl StoreWriter {
         self.pending.snapshots > 0
     }
 
-    /// Adds a snapshot. The first snapshot is written immediately, and later ones together with their frame, within
-    /// about ten seconds.
+    /// Adds a snapshot. Writes the first snapshot immediately. Writes later snapshots together, within about ten
+    /// seconds.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl StoreWriter {
 
     /// Begins a segment. Its name sorts after those of all other segments, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // List the segments again, because other processes can remove some.
+        // List the segments again, because other processes can remove segments.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments
@@ -339,7 +339,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // The pid is only shown to users, so errors are ignored.
+    // Ignore errors, because the pid is only shown to users.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

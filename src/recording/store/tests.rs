@@ -25,8 +25,8 @@ fn snapshot_at(seconds: i64) -> Snapshot {
     snapshot
 }
 
-/// Opens the store. Retries while the store is busy, because another test can fork while it holds a lock, and the
-/// child inherits the lock until it executes a program.
+/// Opens the store. Retries while the store is busy: if another test forks while it holds a lock, the child inherits
+/// the lock until it executes a program.
 fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     loop {
         match StoreWriter::open(folder, limits, Access::Owner) {
@@ -305,7 +305,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // If all segments were removed, the writer continues with a new one.
+    // If all segments are removed, the writer continues with a new one.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
@@ -380,7 +380,7 @@ fn only_permitted_users_can_read_a_store() {
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Mounts a small disk. If that is not possible, prints why and returns `None`.
+    /// Mounts a small disk. If that is impossible, prints the reason and returns `None`.
     fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);
@@ -415,7 +415,8 @@ fn a_full_disk_removes_the_oldest_segments() {
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
-    // When other data fills the disk, the oldest segments are removed, and after that, snapshots must wait.
+    // When other data fills the disk, the writer first removes the oldest segments. When none are left, snapshots must
+    // wait.
     let ballast = folder.path().join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let error = loop {

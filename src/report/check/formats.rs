@@ -1,8 +1,8 @@
 //! The verdict of `gpumem check` in formats for CI servers: JUnit XML and job annotations.
 //!
-//! Each limit, wait and baseline is a test case, and so is each rule if findings can fail the check. Test cases that
-//! pass are included, so that a CI server can show the history of each case. An additional test case fails if gpumem
-//! could not measure something.
+//! Each limit, wait and baseline is a test case. If findings can fail the check, each rule is a test case as well.
+//! Passed test cases are included, so that a CI server can show their history. If gpumem could not measure something,
+//! an additional test case fails.
 
 use std::sync::Arc;
 

@@ -102,7 +102,7 @@ fn process_series_are_limited_and_the_rest_is_summed() {
     snapshot.gpus[0].processes = Some(rows.collect());
     let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
     let all = (10_000.0 * 10_001.0) / 2.0;
-    // The sums of each user and job are exact, although only the largest processes have their own series.
+    // The sums for each user and job are exact, although only the largest processes have their own series.
     let owned = |pid: u32| Process {
         pid,
         start_ticks: Some(1),
