@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// Returns the same as [`Gpu::balance`], except that unattributed memory is unknown if NVML may not list all
-    /// processes, for example in a container.
+    /// processes, as in a container.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

@@ -73,8 +73,9 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Returns whether `typed` names this device: by its UUID, as GPU:DEVICE (`0:3`), or by the index, model name or
-    /// UUID of its GPU. A part of a model name or a prefix of a UUID is enough.
+    /// Returns whether `typed` names this device. A device has a UUID and a name of the form GPU:DEVICE (`0:3`). It can
+    /// also be named by the index, model name or UUID of its GPU. A part of a model name or a prefix of a UUID is
+    /// enough.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {
@@ -85,7 +86,7 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Returns why a new program cannot use the device even if enough memory is free. Claims are not considered.
+    /// Returns why a new program cannot use the device even if enough memory is free. Ignores claims.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {

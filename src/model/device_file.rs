@@ -38,13 +38,13 @@ impl Gpu {
 }
 
 impl Process {
-    /// Returns whether the process has the driver's file for memory management open, or `None` if its file
-    /// descriptors could not be read. All processes with a GPU context have this file open, and so do the processes
-    /// that they forked. A process that only queries NVML does not.
+    /// Returns whether the process has the driver's file for memory management open, or `None` if its file descriptors
+    /// could not be read. All processes with a GPU context, and the processes that they forked, have this file open. A
+    /// process that only queries NVML does not have the file open.
     ///
     /// The file is `nvidia-uvm` on Linux. The drivers for WSL and Jetson have only one device file.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
-        // A parked process can have its files open, but its memory is on the host.
+        // A parked process can have its files open, although its memory is on the host.
         if self.parked().is_some() {
             return Some(false);
         }

@@ -45,7 +45,7 @@ impl Tie {
     }
 }
 
-/// Related processes. A process without relatives forms a family with one member.
+/// Related processes, or a single process without relatives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
     /// `family:PID` of the oldest member. The id stays the same as long as this process is listed, dead or alive.
@@ -71,7 +71,7 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // Join runs only now, as whole jobs, because the data loaders of a rank inherit its environment.
+    // Join runs after the other ties, as whole jobs, because the data loaders of a rank inherit its environment.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()

@@ -81,12 +81,12 @@ pub struct FieldSpec {
     pub width: u16,
     /// Rank on the screen. On a narrow terminal, the column with the highest rank is dropped first.
     pub need: usize,
-    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never. 0 if `ps` has no such
-    /// column.
+    /// Order in which `ps` drops columns on a narrow terminal, starting with 1. [`STAYS`] means never, and 0 means that
+    /// `ps` has no such column.
     pub gives_way: usize,
-    /// Name and help text for `ps --sort`, or empty strings if `ps` cannot sort by this field.
+    /// Name and help text for `ps --sort`. If `ps` cannot sort by this field, both are empty.
     pub sort: (&'static str, &'static str),
-    /// Name of the column in options, if `sort` and `names` are empty.
+    /// Name of the column in options. Used only if `sort` and `names` are empty.
     pub called: &'static str,
 }
 
@@ -294,7 +294,7 @@ pub fn selectable() -> impl Iterator<Item = &'static FieldSpec> {
 /// The columns of the screen, from left to right.
 pub const ON_SCREEN: [Field; count(true)] = select(true);
 
-/// The columns of the screen, most important first. On a narrow terminal, the last columns are dropped.
+/// The columns of the screen, most important first. A narrow terminal drops the last columns.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -377,7 +377,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Returns the possible values as an error if none of them begins with the needle.
+    /// Succeeds if a possible value begins with the needle. Otherwise, returns the possible values as an error.
     pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());

@@ -133,8 +133,8 @@ impl Kind {
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Returns whether a process with this kind of finding can be asked to release memory. On a nearly full GPU, even
-    /// a busy process can handle a release signal.
+    /// Returns whether a process with this kind of finding can be asked to release memory. If a GPU is nearly full,
+    /// even a busy process can be asked, because it can handle a release signal.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -275,8 +275,8 @@ pub struct FindingProcess {
 }
 
 impl FindingProcess {
-    /// Describes a process for a finding. If the process has exited, keeps its former names but no start, because
-    /// another process may have its pid now.
+    /// Describes a process for a finding. If the process has exited, keeps its names but no start, because another
+    /// process may have its pid now.
     pub fn new(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),

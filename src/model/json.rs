@@ -1,8 +1,8 @@
 //! Writes JSON without characters that control a terminal, are invisible, or reorder other text.
 //!
-//! serde_json only escapes control characters below U+0020, as RFC 8259, section 7, requires. Other control
-//! characters and invisible characters would make `cat` or an editor show a different text. This module escapes them,
-//! too (`\u202e`), and parsers still read the same string. `escape` does the same for plain text.
+//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. Other control characters
+//! and invisible characters would make `cat` or an editor show a different text. This module escapes them as well
+//! (`\u202e`). Parsers still read the same string. `escape` does the same for plain text.
 
 use std::fmt::Write as _;
 
@@ -48,7 +48,7 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Escapes hostile characters in the whole document. They can only occur within strings.
+/// Escapes hostile characters in the whole document. Such characters occur only within strings.
 fn harmless(json: String) -> String {
     // serde_json has already escaped lower control characters within strings, and writes line feeds between values.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);

@@ -1,5 +1,5 @@
-//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, the program, or that the process
-//! may be a server.
+//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, a protected program, or the
+//! possibility that the process is a server.
 //!
 //! `GPUMEM_KEEP` contains the date or time until which the process must not be killed. A value that gpumem cannot
 //! parse protects the process forever. `rules::exemption::kept_by` combines all reasons. The guard in `reclaim`
@@ -166,8 +166,8 @@ impl Exempt {
 
 impl Process {
     /// Returns the protection by the owner's `GPUMEM_KEEP`, if it is in effect. The protection ends at the latest
-    /// `longest` after the start of the process, which the owner cannot forge. If the start is unknown, only the
-    /// value limits the protection.
+    /// `longest` after the start of the process, because the owner cannot forge the start. If the start is unknown,
+    /// only the value of the variable limits the protection.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();

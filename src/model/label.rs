@@ -2,7 +2,7 @@
 //! (MPS), its part of a GPU, and its open GPU files.
 //!
 //! Processes and clusters choose many of these names, so this module limits their length, and the writer must escape
-//! them. `rules` decides about daemons and unlisted holders.
+//! them.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -25,8 +25,8 @@ const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
     /// Returns the most specific of the process's pod, job, container and unit, such as `pod:train/bert-0`,
-    /// `job:812.0`, `docker:bert` or `vllm.service`. Returns `None` if there is none, as in a login session, or if it
-    /// is unknown.
+    /// `job:812.0`, `docker:bert` or `vllm.service`. Returns `None` if the process has none of these, as in a login
+    /// session, or if they are unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
             let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
@@ -81,8 +81,8 @@ impl Process {
         })
     }
 
-    /// Returns the role of the process in the Multi-Process Service. Its server and control daemon are recognised by
-    /// their program, its clients by NVML's list.
+    /// Returns the role of the process in the Multi-Process Service. The server and the control daemon are recognised
+    /// by their programs, and clients by NVML's process list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             match program_file(path) {
@@ -95,8 +95,8 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // The kernel truncates the comms of the server and the control daemon to the same text, so without a command
-        // line, the two cannot be distinguished.
+        // The kernel truncates the comms of the server and the control daemon to the same text. Without a command line,
+        // the two cannot be distinguished.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -164,11 +164,11 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Returns the processes that seem to hold GPU memory, judging by their open files, although NVML lists them on
-    /// no GPU.
+    /// Returns the processes that seem to hold GPU memory according to their open files, but that NVML lists on no GPU.
+    /// Includes parked processes, and excludes monitors.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // This function runs for every sample, so the set is allocated only once.
+        // Allocate the set only once, because this function runs for every sample.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));

@@ -5,9 +5,9 @@
 //! facts from the kernel (`OwnerPlace`). A rule leaves a process to its owner only if the kernel names the owner, or
 //! if the ancestor is proven to belong to root.
 //!
-//! A pool of workers is recognised by the titles of its workers or by the command line that started them. It is
-//! useless or harmful to kill a single worker, because the pool restarts it or its work is lost. It is normal that a
-//! worker waits for work.
+//! A pool of workers is recognised by the titles of its workers or by the command line that started them. Killing a
+//! single worker is useless or harmful, because the pool restarts the worker or the work is lost. A worker that waits
+//! for work is normal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -140,7 +140,7 @@ pub fn is_owners_program(name: &str) -> bool {
     OWNERS.iter().any(|owner| owner.is_run_as(name))
 }
 
-/// Returns the names of programs that are never killed, which can end with `*`.
+/// Returns the names of programs that are never killed. A name can end with the wildcard `*`.
 pub fn daemons() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
 }
@@ -150,7 +150,7 @@ pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
     owner.runtimes.first().map(String::as_str)
 }
 
-/// Returns the container runtime that keeps the cgroups of its containers in a folder with this name, if any.
+/// Returns the container runtime that keeps the cgroups of its containers in a folder with this name.
 pub fn runtime_of_folder(folder: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.folders, folder))?;
     owner.runtimes.first().map(String::as_str)
@@ -161,8 +161,8 @@ impl OwnerEntry {
         OWNERS.iter().find(|owner| owner.is_run_by(ancestor))
     }
 
-    /// Returns the owner that runs other people's programs in a unit, if any. `name` is the unit's name without
-    /// `@...` and `.service`.
+    /// Returns the owner that runs other people's programs in a unit. `name` is the unit's name without `@...` and
+    /// `.service`.
     pub fn of_unit(name: &str) -> Option<&'static Self> {
         OWNERS.iter().find(|owner| owner.units.iter().any(|unit| is_named(unit, name)))
     }
@@ -213,7 +213,7 @@ impl OwnerEntry {
                 || has_title(command, &self.titles))
     }
 
-    /// Returns what the pool does with a worker that waits or ends.
+    /// Describes what the pool does with a worker that waits or ends.
     pub fn deed(&self) -> &'static str {
         if self.keeps_the_idle { "keeps it for the next task" } else { "would start it again" }
     }
@@ -301,7 +301,8 @@ impl Process {
         })
     }
 
-    /// Returns the pool that replaces the process when it exits, or that stops the process itself.
+    /// Returns the pool of the process if the pool's starter started the process, and so replaces or stops it. If that
+    /// is unknown, the pool must list starters.
     pub fn restarting_pool(&self) -> Option<&'static OwnerEntry> {
         let is_restarted =
             |pool: &&OwnerEntry| self.is_started_by(pool).unwrap_or(!pool.starters.is_empty());
@@ -390,7 +391,7 @@ mod tests {
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // If a process can forge the name, the text must contain a command with which the user can check it.
+            // If a process can forge the name, the text must contain a command to check the name.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"
@@ -507,7 +508,7 @@ mod tests {
         assert!(process.restarting_pool().is_some());
         let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
         for (name, is_restarted) in [("raylet", true), ("bash", false)] {
-            // The parent's command line is empty, so its comm must be enough.
+            // The parent's command line is empty, so its comm must be sufficient.
             process.parent = Some(Arc::new(comm(name)));
             assert_eq!(process.restarting_pool().is_some(), is_restarted, "{name}");
         }

@@ -139,8 +139,8 @@ pub struct Process {
     /// The last request of gpumem to release memory; absent if the audit log of the user who took the snapshot
     /// contains none.
     pub asked: Option<Arc<AskedRelease>>,
-    /// What gpumem has done with the GPU memory of the process; absent if the journals that the user who took the
-    /// snapshot can read do not mention the process.
+    /// State of the GPU memory if gpumem has moved it; absent if no journal that the user who took the snapshot can
+    /// read mentions the process.
     pub park: Option<Arc<ParkMark>>,
 }
 
@@ -169,9 +169,9 @@ pub enum ParkState {
     Locked,
     /// The driver lost the CUDA state. Only ending the process helps.
     Lost,
-    /// A helper is moving it.
+    /// A helper is moving the memory.
     InProgress,
-    /// The helper died or did not learn the state. The driver must be asked.
+    /// The helper died or did not learn the state, so the driver must be asked.
     Unknown,
 }
 
@@ -219,8 +219,8 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// Returns the last activity of a notebook kernel, according to its server. Activity that gpumem's own release
-    /// request caused is ignored.
+    /// Returns the last activity of a notebook kernel, according to its server. Ignores activity that gpumem's own
+    /// release request caused.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|asked| asked.explains(last)) {
@@ -238,8 +238,8 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// Returns the process as it was before it exited, if it has exited but NVML still lists it. Otherwise, returns
-    /// the process itself.
+    /// Returns the process as it was before it exited, if it has exited but NVML still lists it. Otherwise, returns the
+    /// process unchanged.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |ended| {
             let (start_ticks, start_time) = (ended.start_ticks, ended.start_time);
@@ -279,7 +279,7 @@ impl Process {
     }
 
     /// Returns the state of the process or, if its first thread has exited, of the remaining threads. If the state of
-    /// these threads is unknown, assumes uninterruptible sleep, because otherwise they would have exited, too. A
+    /// these threads is unknown, assumes uninterruptible sleep, because they would otherwise have exited as well. A
     /// process in a frozen cgroup is reported as stopped, although its state in /proc is sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
@@ -289,8 +289,7 @@ impl Process {
         }
     }
 
-    /// Returns the mark of a process whose GPU memory is not, or not certainly, in use on the GPU, because gpumem has
-    /// parked it.
+    /// Returns the mark of a parked process. The memory of such a process is not, or not certainly, on the GPU.
     pub fn parked(&self) -> Option<&ParkMark> {
         self.park.as_deref().filter(|mark| mark.state != ParkState::Running)
     }
@@ -438,8 +437,8 @@ pub enum Relation {
     Other,
 }
 
-/// Combined activity of a process's descendants, found through parent links, and of the other processes in its
-/// process group. Membership is read every five seconds, usage in each sample.
+/// Combined activity of a process's descendants, found through parent links, and of the other processes in its process
+/// group. Membership is read every five seconds, and usage in each sample.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Descendants {
@@ -566,7 +565,7 @@ pub struct Jupyter {
 
 impl Jupyter {
     pub fn under_way(&self) -> Option<&'static str> {
-        // The server's URL is read from the kernel's files, so if it is known, the files have been read.
+        // The server's URL is in the kernel's files. If the URL is known, the files have been read.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
@@ -579,8 +578,8 @@ impl Jupyter {
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Returns whether a server may know the kernel's activity and may restart the kernel when it exits. This is not
-    /// so for kernels of editors, consoles and batch programs, and for `python -m ipykernel`.
+    /// Returns whether a server may know the kernel's activity and may restart the kernel when it exits. Returns false
+    /// for kernels of editors, consoles and batch programs, and for `python -m ipykernel`.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(
@@ -594,7 +593,7 @@ impl Jupyter {
                     | "spyder"
             )
         );
-        // The process that started the kernel is alive and is known not to be a server.
+        // The process that started the kernel is alive and is not a server.
         let is_programs = self.server_alive == Some(true)
             && self.server_pid.is_none()
             && self.server_error.is_none()
@@ -603,7 +602,7 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Returns whether the kernel has a server that may restart it. A server that is proven to be gone cannot.
+    /// Returns whether the kernel has a server that may restart it, unless the server is known to have exited.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }

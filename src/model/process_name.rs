@@ -45,8 +45,8 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // The process was started from a notebook cell, with `!` or as a child process. The notebook server sets this
-    // variable for the kernel, and the kernel's children inherit it.
+    // If the variable is set, the process was started from a notebook cell, with `!` or as a child process. The
+    // notebook server sets the variable for the kernel, and the kernel's children inherit it.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|variables| variables.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {

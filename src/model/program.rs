@@ -1,7 +1,7 @@
 //! Classifies programs by their names: interpreters, monitors, displays, and programs that are never killed.
 //!
-//! Any user can give a program the name of a display. To be trusted, the program file must therefore not be known to
-//! belong to a user other than root, and no library may be preloaded, because users can write such libraries.
+//! Any user can give a program the name of a display. The name is therefore ignored if the program file is known to
+//! belong to a user other than root, or if a library is preloaded, because users can write such libraries.
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the name
 //! of the program file or, if that is unknown, of the process. A wrong guess only protects a process that could be
@@ -38,7 +38,7 @@ impl Process {
     }
 
     /// Returns whether the process draws a desktop. The program file must not be known to belong to a user other than
-    /// root. Only if the program file is unknown are the other names of the process used.
+    /// root. The other names of the process are used only if the program file is unknown.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
@@ -158,7 +158,7 @@ fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(program_file);
     let own_name = command.first().map(|program| file_name(program));
-    // A script's process is named after its interpreter, so use the name of the script, too.
+    // A script's process is named after its interpreter, so use the name of the script as well.
     let script = own_name
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|argument| !argument.starts_with('-')))

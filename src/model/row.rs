@@ -31,7 +31,7 @@ pub struct RowIndices {
     pub finding: Option<usize>,
 }
 
-/// Returns the rows of a snapshot: first the listed processes, GPU by GPU, then the unlisted ones.
+/// Returns the rows of a snapshot. The listed processes come first, GPU by GPU, and then the unlisted processes.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowIndices> {
     // If two processes have the same pid, use the first, as `Snapshot::process` does.
     let processes = snapshot.processes.iter().enumerate().rev();
@@ -242,7 +242,7 @@ fn identity(pid: u32, process: Option<&Process>) -> Identity {
     process.map_or(unknown, Process::identity)
 }
 
-/// Returns why facts from /proc about this pid are not trusted, or `None` if they are.
+/// Returns why facts from /proc about this pid are not trusted, or `None` if they are trusted.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),

@@ -70,7 +70,7 @@ fn names() -> String {
     names.join(" ")
 }
 
-/// Returns `; did you mean user?` if a field has a similar name, otherwise an empty string.
+/// Returns `; did you mean user?` if a field has a similar name. Otherwise, returns an empty string.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
     near.map_or_else(String::new, |name| format!("; did you mean {name}?"))
@@ -185,7 +185,7 @@ impl Selector {
         self.answer(row, me) == Some(true)
     }
 
-    /// Returns whether a row matches, or `None` if unknown values leave this open.
+    /// Returns whether a row matches, or `None` if the answer depends on unknown values.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &CurrentUser) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -198,7 +198,7 @@ impl Selector {
         answer
     }
 
-    /// Returns whether a process with these rows is selected: a row that `counts` accepts matches, and no row is
+    /// Returns whether a process with these rows is selected. A row that `counts` accepts must match, and no row may be
     /// excluded by a negated term. For example, `!gpu:0` excludes a process that is on GPUs 0 and 1.
     fn selects(
         &self,
@@ -321,7 +321,7 @@ impl Selector {
         })
     }
 
-    /// Returns the fields that are compared with `:`, so that longer texts match, too.
+    /// Returns the fields that are compared with `:`, so that longer texts match as well.
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
@@ -373,7 +373,7 @@ impl Test {
     }
 }
 
-/// Returns whether an answer is true. If none is true but one is unknown, returns `None`.
+/// Returns whether any answer is true. If none is true but one is unknown, returns `None`.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut all_known = true;
     for answer in answers {

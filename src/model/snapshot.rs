@@ -275,7 +275,7 @@ impl fmt::Display for Claim {
 }
 
 impl Gpu {
-    /// Describes the claim and the queue of claimers; `None` if there are none.
+    /// Describes the claim and the queue of claimers. Returns `None` if there are none.
     pub fn claim_text(&self) -> Option<String> {
         let mut texts: Vec<String> =
             self.claim.iter().chain(self.queue.first()).map(ToString::to_string).collect();

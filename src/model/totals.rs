@@ -11,14 +11,15 @@ use super::row::ProcessRow;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
     pub group: GroupName,
-    /// Number of processes, each of which is counted once even if it is on several GPUs.
+    /// Number of processes. A process on several GPUs is counted once.
     pub processes: usize,
     pub gpus: BTreeSet<u32>,
     /// GPU memory of the rows whose memory is known, in bytes, or `None` if there are none.
     pub used_bytes: Option<u64>,
     /// Number of listed rows whose memory is unknown. If it is not 0, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Memory of the reclaimable rows, in bytes. 0 if there are none, `None` if the memory of all of them is unknown.
+    /// Memory of the reclaimable rows, in bytes: 0 if there are none, and `None` if the memory of all of them is
+    /// unknown.
     pub reclaimable_bytes: Option<u64>,
 }
 
@@ -45,8 +46,8 @@ impl SummedBytes {
     }
 }
 
-/// Computes totals by a field of [`GROUPED`](super::field::GROUPED), sorted by memory, largest first, then by name.
-/// `is_reclaimable` returns whether `reap` would free a row's memory by default.
+/// Computes totals by a field of [`GROUPED`](super::field::GROUPED), sorted by memory in descending order, and then by
+/// name. `is_reclaimable` returns whether `reap` would free a row's memory by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,

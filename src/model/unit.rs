@@ -1,5 +1,4 @@
-//! Determines the role of a systemd unit, that is, whether its processes do the work of the unit or run the programs
-//! of users.
+//! Determines the role of a systemd unit: whether its processes do the work of the unit or run the programs of users.
 //!
 //! The role determines whether a unit's processes belong together (`family`), whether an apparent orphan may be the
 //! unit's daemon (the rule `orphan`), and whether the unit can be stopped to end one process (`advice::owner`).

@@ -1,8 +1,8 @@
 //! Finds processes that may be on a GPU whose process list is unknown.
 //!
 //! If a GPU's process list cannot be read, the activity on that GPU is unknown. A process may be on the GPU if it has
-//! the GPU's device file open, was on the GPU before, or is in the GPU's last known list. If one member of a family
-//! may be on the GPU, the whole family may depend on it. A run that lacks some of its ranks may be on the GPU, too. A
+//! the GPU's device file open, was on the GPU before, or is in the GPU's last known list. If one member of a family may
+//! be on the GPU, the whole family may depend on it. A run that lacks some of its ranks may also be on the GPU. A
 //! process whose file descriptors are unreadable is not assumed to be on every GPU.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,8 +10,7 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// Maximum interval, in seconds, that a sample adds to the cost. If the gap is longer, the finding may have ended in
-/// between.
+/// Maximum interval, in seconds, that a sample adds to the cost. The finding may have ended during a longer gap.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
 /// Time, in seconds, after which the sums of a user who holds no GPU memory are dropped. This limits the number of
 /// series.
@@ -83,7 +82,7 @@ fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
 /// Way in which memory was reclaimed: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
-/// Counters of past acts in the audit log. They never decrease.
+/// Counters of past actions in the audit log. They never decrease.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
     pub bytes: BTreeMap<(How, Arc<str>), u64>,
@@ -156,7 +155,7 @@ mod tests {
         };
         waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann", "ben"]);
-        // ann still holds memory, but has no finding.
+        // ann still holds memory but has no finding.
         waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann"]);
     }

@@ -2,7 +2,7 @@
 //! environment variables that identify a run, and finally by cgroups.
 //!
 //! Processes of different users, or of two notebook kernels, never belong together. If such processes share a group,
-//! session or other property, none of the processes that share it are joined.
+//! session or other property, no processes are joined because of that property.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Names of shells. The commands that a shell starts in its session can be unrelated.
+/// Names of shells. A shell can start unrelated commands in its session.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
@@ -37,14 +37,14 @@ impl Job {
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
-            // The user of a dead process is unknown. Living processes whose user is unknown never get here.
+            // The user of a dead process is unknown. `new` excludes living processes with an unknown user.
             (None, Some(_)) | (Some(_), None) => true,
             (None, None) => false,
         };
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Returns whether both jobs contain the same rank of a run. If they do, they are two runs with the same key.
+    /// Returns whether both jobs contain the same rank of a run. Such jobs belong to two runs with the same key.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -62,7 +62,8 @@ pub(super) struct Joining<'a> {
 
 impl<'a> Joining<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        // Only in the host's pid namespace does a pid that is missing from /proc belong to a dead process.
+        // In the host's pid namespace, a pid that is missing from /proc belongs to a dead process. In another
+        // namespace, the process may only be invisible.
         let shows_the_dead = snapshot.host.pid_namespace == Some(PidNamespace::Host);
         let mut processes: Vec<&Process> = snapshot
             .processes
@@ -125,7 +126,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Joins all processes that share a property. If two of them cannot be in the same job, the property proves
-    /// nothing, so none are joined.
+    /// nothing, so no processes are joined.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -151,8 +152,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins living processes with the same key and user. Workers that have lost their starter are only joined with
-    /// each other, because the rest of their process group can be a script that is still working.
+    /// Joins living processes with the same key and user. Workers that have lost their starter are joined only with
+    /// each other, because the rest of their process group can be a script that is still running.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -174,7 +175,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Joins sessions whose leader is a living process in the snapshot and not a shell. A session is a login, a
-    /// terminal or a daemon, and can contain many jobs even after its terminal was closed.
+    /// terminal or a daemon. It can contain many jobs even after its terminal was closed.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -210,9 +211,9 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins dead processes with the processes that they started. As long as a process group or session exists, the
-    /// kernel does not reuse its id as a pid. A dead process with this pid is therefore its former leader, and
-    /// started the other processes in it.
+    /// Joins dead processes with the processes that they started. While a process group or session exists, the kernel
+    /// does not reuse its id as a pid. A dead process with this pid is therefore the former leader, which started the
+    /// other processes of the group or session.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;
@@ -328,8 +329,8 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // The cgroup path alone is not enough, because it can be that of a whole slice if the memory controller is
-        // enabled only there.
+        // The cgroup path alone is not enough. If the memory controller is enabled only for a slice, all processes of
+        // the slice have the same path.
         let cgroup_of = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
@@ -409,8 +410,8 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// Returns the process that started this process: the recorded parent or, if there is none, the current parent unless
-/// it adopted the process.
+/// Returns the process that started this process. If no parent is recorded, this is the current parent, unless it
+/// adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));

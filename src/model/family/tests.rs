@@ -37,8 +37,8 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// Returns a torchrun worker in its own session. `text` consists of the worker's rank, run, port and agent (`-` for
-/// no agent).
+/// Returns a torchrun worker in its own session. `text` contains the worker's rank, run, port and agent. The agent `-`
+/// stands for no agent.
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -251,7 +251,7 @@ fn ranks_of_one_run_are_one_family() {
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
-    // Data loaders have the environment of their rank, which does not prevent joining.
+    // Data loaders have the environment of their rank. This does not prevent joining.
     let loader = |pid, rank_pid: u32| Process {
         parent: parent(rank_pid, "python"),
         process_group: Some(rank_pid),
@@ -343,8 +343,8 @@ fn a_cgroup_is_one_job_if_it_was_created_for_a_member() {
     assert_eq!(ties(&program), [Tie::Cgroup]);
     let typed = Process { terminal: Some("pts/0".into()), ..in_container(100, 17) };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
-    // A pid namespace in a login looks like a container without an id. Other processes of the login are not joined
-    // with it.
+    // A pid namespace in a login looks like a container without an id. It is not joined with other processes of the
+    // login.
     let unnamed = |process: Process| Process {
         container: Some(Arc::new(Container::default())),
         cgroup: Some("/user.slice/session-3.scope".into()),

@@ -34,7 +34,7 @@ pub struct GpuField {
     pub title: &'static str,
     /// Whether the column of `ps` is right-aligned.
     pub right: bool,
-    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never.
+    /// Order in which `ps` drops columns on a narrow terminal, starting with 1. [`STAYS`] means never.
     pub gives_way: usize,
     /// Column heading on the screen, or an empty string if the screen does not show the value.
     pub heading: &'static str,
@@ -42,8 +42,8 @@ pub struct GpuField {
     pub width: u16,
     /// Rank on the screen. On a narrow terminal, the column with the highest rank is dropped first.
     pub need: usize,
-    /// Minimum terminal width from which the screen shows the value, dimmed, after the charts. If 0, the screen
-    /// always shows the value, before the name.
+    /// Minimum terminal width at which the screen shows the value, dimmed and after the charts. If 0, the screen always
+    /// shows the value, in front of the name.
     pub from_columns: u16,
     /// Returns the fill level, or `None` if it is unknown or has no meaning.
     pub level: fn(&Gpu) -> Option<FillLevel>,
@@ -51,7 +51,7 @@ pub struct GpuField {
     prefix: &'static str,
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
-    /// The value if it is not a number.
+    /// Text of a value that is not a number.
     words: fn(&Gpu) -> Option<String>,
     most: fn(&Gpu) -> Option<f64>,
 }
@@ -74,7 +74,7 @@ const VALUE: GpuField = GpuField {
     most: |_| None,
 };
 
-/// GPU utilization, which is the only value that the grid of GPUs has room for.
+/// GPU utilization, the only value that fits into the grid of GPUs.
 pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
@@ -94,7 +94,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         heading: "TEMP",
         need: 2,
         width: 5,
-        // Fixed levels for all GPU models, although each model throttles at a different temperature.
+        // The levels are the same for all GPU models, although the models throttle at different temperatures.
         level: |gpu| {
             let celsius = f64::from(gpu.temperature_celsius?);
             Some(FillLevel::new(celsius, [75.0, 85.0]))

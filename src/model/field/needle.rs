@@ -25,8 +25,8 @@ impl Needle {
         Self { typed, lower, pattern: None }
     }
 
-    /// Creates a needle from characters, each with a flag that tells whether it was quoted. Characters `*` and `?`
-    /// that were not quoted are wildcards.
+    /// Creates a needle from characters, each with a flag that tells whether it was quoted. Unquoted `*` and `?` are
+    /// wildcards.
     pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
         let glyphs = typed.iter().map(|typed| match typed {
             ('*', false) => Glyph::Any,
@@ -106,8 +106,8 @@ impl Needle {
         minor_number_of(&self.typed)
     }
 
-    /// Returns the needle for a word that can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`, otherwise
-    /// `None`.
+    /// Returns the needle for a word that can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`. Returns
+    /// `None` for other words.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {

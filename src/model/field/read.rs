@@ -101,10 +101,10 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
 
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // If a process's file descriptors could be read, so could the list of its libraries.
+        // If a process's file descriptors were readable, so was the list of its libraries.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
-        // Notebook kernels are recognised by their command line, so it must be known.
+        // Notebook kernels are recognised by their command line.
         Field::Notebook => match &process.jupyter {
             Some(jupyter) => jupyter.notebook_path.is_some(),
             None => process.command.is_some(),
@@ -114,8 +114,8 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
     }
 }
 
-/// Returns whether the owner's name contains the needle, or equals it if `whole` is set, or the owner's uid equals
-/// it. Whole names are compared with case, because two accounts can differ only in case.
+/// Returns whether the needle equals the owner's uid or matches the owner's name. With `whole`, the needle must equal
+/// the name. This comparison is case-sensitive, because two accounts can differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -167,7 +167,8 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if is_part { Some(true) } else { named }
 }
 
-/// Whether the needle is the GPU's index or device file. `None` if unknown, or if the needle is neither.
+/// Returns whether the needle is the GPU's index or device file. Returns `None` if that is unknown, or if the needle is
+/// neither an index nor a device file.
 fn is_numbered(gpu: &Gpu, needle: &Needle) -> Option<bool> {
     match needle.numbers() {
         Some(indices) => Some(indices.contains(&gpu.index)),

@@ -118,7 +118,7 @@ fn terms_match_one_field() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
-        // Users can be selected by uid. Prefixes of UUIDs are compared regardless of case.
+        // Users can be selected by uid. Prefixes of UUIDs are compared case-insensitively.
         ("user:1000", &[4000]),
         ("user=ann,1000", &[3999, 4000]),
         ("user=ANN", &[]),
@@ -316,7 +316,7 @@ fn a_gpu_is_selected_by_any_of_its_names() {
 #[test]
 fn a_device_file_selects_the_gpu_with_its_minor_number() {
     let mut machine = machine();
-    // The minor numbers are unknown. 3999 is on both GPUs, the others on one of them.
+    // The minor numbers are unknown. Process 3999 is on both GPUs, and each other process is on one GPU.
     for text in ["gpu:/dev/nvidia0", "gpu=/dev/nvidia0", "!gpu:/dev/nvidia0"] {
         assert_eq!(fitting_in(&machine, text), [0; 0], "{text}");
     }
