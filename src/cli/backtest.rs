@@ -41,7 +41,6 @@ struct BacktestOutcome {
     /// Time of the first snapshot, or `null` if the recording is empty.
     from: Option<Time>,
     to: Option<Time>,
-    /// Events in chronological order.
     events: Vec<BacktestEvent>,
     /// Number of events beyond [`MOST_EVENTS`].
     events_left_out: u64,
@@ -54,7 +53,6 @@ struct BacktestOutcome {
 /// The beginning or end of a finding, or a change of its severity.
 #[derive(Serialize)]
 struct BacktestEvent {
-    /// Time of the snapshot that caused the event.
     time: Time,
     event: Change,
     finding: Finding,

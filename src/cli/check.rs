@@ -87,8 +87,7 @@ impl CheckFormat {
     }
 }
 
-/// Prints the report as text. With `--print`, the report goes to standard error, because standard output contains the
-/// free GPUs.
+/// With `--print`, prints the report to standard error, because standard output contains the free GPUs.
 fn print_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
     let text_look = text_look(args, global);
     if args.print.is_some() {
@@ -139,7 +138,6 @@ fn could_not_measure(report: &CheckReport) -> String {
     format!("could not measure everything: {first}{more}")
 }
 
-/// Checks the named hosts, and prints their reports in the order of the command line.
 fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
     if !args.wait_free.is_empty() || args.baseline.is_some() {
         let why = "--wait-free and --baseline cannot be combined with --host; run them on that machine: ssh \

@@ -65,7 +65,6 @@ fn global_options(cursor: &Cursor) -> Global {
     }
 }
 
-/// Prints candidates for the last word.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if check_privileges(None).is_err() {
         return Exit::Findings;

@@ -120,7 +120,7 @@ pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, 
     Ok(())
 }
 
-/// Returns the paths of the configuration files. A later file overrides the earlier files.
+/// Returns the configuration files. A later file overrides the earlier files.
 pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
     let (xdg, home) = (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
     config::paths(global.config.as_deref(), xdg.as_deref(), home.as_deref())

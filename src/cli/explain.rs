@@ -95,7 +95,6 @@ fn page(
     page
 }
 
-/// Returns the page about a framework, or a list of all frameworks if `name` is [`LIST`].
 fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());

@@ -24,7 +24,6 @@ use crate::source::live::Live;
 #[derive(Debug)]
 pub(super) struct Published {
     pub(super) metrics: String,
-    /// The verdict in the JSON format of `gpumem check`.
     pub(super) check: String,
 }
 

@@ -48,7 +48,6 @@ pub(super) fn warn(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints a usage error to standard error, or the requested help to standard output.
 pub(super) fn print_usage_error(mut error: clap::Error) {
     let is_recorded = |typed: &ContextValue| matches!(typed, ContextValue::String(typed) if ["--demo", "--replay"].contains(&&**typed));
     if error.get(ContextKind::InvalidArg).is_some_and(is_recorded) {

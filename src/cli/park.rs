@@ -272,7 +272,8 @@ pub(super) fn unpark(args: &UnparkArgs, global: &Global) -> anyhow::Result<Exit>
     Ok(if is_complete { Exit::Clean } else { Exit::Findings })
 }
 
-/// Restores each parked notebook that runs a cell, until a signal ends gpumem. The cell's CUDA calls block until then.
+/// Restores each parked notebook that runs a cell, until a signal ends gpumem. The CUDA calls of the cell block until
+/// its notebook is restored.
 fn restore_busy(settings: &ParkSettings, global: &Global) -> anyhow::Result<Exit> {
     let mut live = live(global, WATCH)?;
     // Busy notebooks for which a message was printed, and whether to retry.

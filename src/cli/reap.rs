@@ -150,12 +150,10 @@ fn plan_and_act(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Execution {
-    /// The plan was only shown.
     PlanOnly,
-    /// The user did not confirm the plan.
     Declined,
     Complete,
-    /// A signal with this number interrupted the plan.
+    /// The number of the signal that interrupted the plan.
     Interrupted(i32),
 }
 

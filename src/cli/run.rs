@@ -365,7 +365,6 @@ fn report(args: &RunArgs, usage: &Usage, run: Run) -> RunReport {
     report
 }
 
-/// Returns a report with an error in place of results.
 fn incomplete(args: &RunArgs, reason: String) -> RunReport {
     RunReport {
         schema: SCHEMA,
@@ -395,7 +394,6 @@ fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> boo
     write_reports(reports, report)
 }
 
-/// Returns whether all reports could be written.
 fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     let mut is_written = true;
     for file in reports {

@@ -78,7 +78,6 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Plays a recording until the end, or until `handle` breaks.
 pub(super) fn play(
     replay: &mut Replay,
     mut handle: impl FnMut(Snapshot) -> ControlFlow<()>,
@@ -101,7 +100,6 @@ pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> 
     Ok(())
 }
 
-/// Plays a recording until the end, and returns the last snapshot.
 pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {
@@ -121,7 +119,6 @@ pub(super) struct SampleWindow {
     pub(super) begins_answered: bool,
 }
 
-/// Samples this machine until the window ends, or until `handle` breaks.
 pub(super) fn sample(
     live: &mut Live,
     window: SampleWindow,

@@ -2,8 +2,8 @@
 //!
 //! [`crate::recording::store`] reads and writes stores. This module accepts a store only if its newest snapshot is from
 //! this boot of this machine, and if the clock was not set back since then. This user or root must have written the
-//! store, unless `--store-dir` names it. A store in doubt is not used, because a false history makes verdicts wrong,
-//! while a missing one only leaves them undecided.
+//! store, unless `--store-dir` names it. In case of doubt, the store is ignored: without history, rules stay undecided,
+//! but a false history would make verdicts wrong.
 
 use std::cell::RefCell;
 use std::env;
@@ -169,7 +169,6 @@ pub(super) struct LoadedHistory {
     pub(super) suffices: bool,
 }
 
-/// Applies the rules to the stored history of this boot.
 pub(super) fn feed(
     engine: &mut Engine,
     live: &Live,
@@ -388,7 +387,6 @@ fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     }
 }
 
-/// Returns whether a stored snapshot and live samples are from the same boot, machine and pid namespace.
 fn same_machine(stored: &Host, host: &Host) -> bool {
     stored.boot_id.is_some()
         && stored.boot_id == host.boot_id

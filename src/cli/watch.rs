@@ -236,7 +236,6 @@ fn once(
     })
 }
 
-/// Returns the stored history of a host and the snapshots that the host takes during `time`.
 fn host_snapshots(
     host: &RemoteHost,
     request: RemoteRequest,
@@ -284,7 +283,6 @@ fn picture_size() -> (u16, u16) {
     (columns.unwrap_or(SIZE.0), rows.unwrap_or(SIZE.1))
 }
 
-/// Returns whether the output can contain escape sequences.
 fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }

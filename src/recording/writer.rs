@@ -225,7 +225,6 @@ mod tests {
         snapshot
     }
 
-    /// Returns the snapshots in a file, and the number of damaged lines.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
         let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();

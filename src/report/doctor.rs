@@ -126,7 +126,6 @@ impl Topic {
         self.check(CheckStatus::Unknown, observed)
     }
 
-    /// Creates a check whose subject does not exist on this machine.
     pub fn not_applicable(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::NotApplicable, observed)
     }
@@ -167,7 +166,6 @@ pub struct DoctorCheck {
     pub next: Vec<String>,
 }
 
-/// An entry of `doctor.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advice {

@@ -463,7 +463,6 @@ fn mig_device(gpu: &Gpu, entry: &GpuProcess) -> Option<String> {
     Some(gpu.part_name(Some(entry.gpu_instance_id?), entry.compute_instance_id))
 }
 
-/// Returns the names of the MIG devices of a GPU that a process uses, separated by commas.
 fn mig_devices(snapshot: &Snapshot, on: &FindingGpu, pid: u32) -> String {
     let gpus = snapshot.gpus.iter().filter(|gpu| gpu.index == on.index);
     let names = gpus.flat_map(|gpu| {

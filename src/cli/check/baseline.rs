@@ -91,7 +91,6 @@ impl Baseline {
     }
 }
 
-/// Returns the identity of the row's process. If the snapshot lacks the process, only its pid is known.
 fn identity(snapshot: &Snapshot, row: &GpuProcess) -> Identity {
     let unknown = Identity { pid: row.pid, start: Start::Unknown };
     snapshot.process(row.pid).map_or(unknown, Process::identity)

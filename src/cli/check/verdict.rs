@@ -39,7 +39,7 @@ pub(in crate::cli) struct CheckQuestion {
 }
 
 impl CheckQuestion {
-    /// Converts the arguments. Fails if the baseline cannot be read.
+    /// Fails if the baseline cannot be read.
     pub(in crate::cli) fn from_args(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
@@ -74,7 +74,6 @@ pub(in crate::cli) struct CheckVerdict {
     impossible: Option<String>,
 }
 
-/// Parts of the last snapshot that the report needs.
 #[derive(Debug)]
 struct LastSnapshot {
     time: Time,
@@ -350,7 +349,6 @@ impl CheckVerdict {
         suspects.map(typed_here).collect()
     }
 
-    /// Returns the memory that can be reclaimed from the processes in `findings` and `suspects`.
     fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();

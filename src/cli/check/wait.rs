@@ -47,7 +47,6 @@ impl Wait {
         }
     }
 
-    /// Restricts the devices to those in a value of CUDA_VISIBLE_DEVICES.
     pub(super) fn restrict(&mut self, visible: Option<String>) {
         self.visible = visible;
     }

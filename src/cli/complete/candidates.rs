@@ -216,7 +216,6 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
     found
 }
 
-/// Lists the users of processes on GPUs, with the number and memory of their processes.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut rows = rows(snapshot);
     rows.retain(ProcessRow::is_listed);

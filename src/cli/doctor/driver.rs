@@ -19,7 +19,6 @@ pub(super) enum RuntimeEnvironment {
     Machine,
     /// A container, with the name of the container runtime if known.
     Container(Option<&'static str>),
-    /// The Windows Subsystem for Linux.
     Wsl,
 }
 

@@ -16,7 +16,6 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
 /// Maximum number of servers, stale files or failures in the report. The rest are only counted.
 const NAMED: usize = 16;
 
-/// Finds the Jupyter servers, queries them concurrently, and reports the results.
 pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
     let topic = Topic::NOTEBOOKS;
     let mut running: Vec<FoundServer> = Vec::new();

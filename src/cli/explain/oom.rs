@@ -58,8 +58,8 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the time in `--at`, or to the end. Returns this time, or `None` for the end or an empty
-/// recording.
+/// Reads the history up to the time in `--at`, or to the end. Returns the time in `--at`, or `None` if the end was
+/// requested or the recording is empty.
 fn observe(
     history: &mut SampledHistory,
     args: &Explain,

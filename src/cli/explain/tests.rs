@@ -23,7 +23,6 @@ fn observe_scene(
     history
 }
 
-/// Returns the page about a target, as a value and as text.
 #[track_caller]
 fn shown(history: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = history.last.as_ref().unwrap();

@@ -40,7 +40,6 @@ pub(in crate::cli) struct Observation {
 }
 
 impl Observation {
-    /// Samples this machine or reads the recording.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);

@@ -229,7 +229,6 @@ struct ServiceLoop<'a> {
     is_ready: bool,
     /// Set by each sample and cleared by each watchdog notification.
     is_sampled: bool,
-    /// Time of the last watchdog notification.
     pulse: Instant,
 }
 

@@ -106,7 +106,7 @@ pub(super) struct Given {
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The process of the command. Only this module reaps it, so its pid cannot be reused before.
+/// The process of the command. Until this module reaps the process, the kernel does not reuse the pid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 

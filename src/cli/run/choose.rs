@@ -413,7 +413,6 @@ mod tests {
         }
     }
 
-    /// Returns the names of the devices to choose from, and how many to choose.
     fn candidates_of(
         words: &[&str],
         gpus: &[Gpu],

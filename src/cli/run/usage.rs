@@ -206,7 +206,6 @@ impl Usage {
             || self.gpus.values().any(|gpu| gpu.figures.has_unknown)
     }
 
-    /// Returns a GPU's free memory and the other processes that hold memory on the GPU.
     fn holders(
         &self,
         snapshot: &Snapshot,

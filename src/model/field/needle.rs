@@ -101,7 +101,6 @@ impl Needle {
         }
     }
 
-    /// Returns the N of `/dev/nvidiaN`.
     pub(super) fn device_number(&self) -> Option<u32> {
         minor_number_of(&self.typed)
     }

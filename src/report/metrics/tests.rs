@@ -30,7 +30,6 @@ fn page_with(snapshot: &Snapshot, findings: &[Finding]) -> String {
     page(&input)
 }
 
-/// Returns a metric's samples, without the metric name.
 fn samples<'p>(page: &'p str, metric: &str) -> Vec<&'p str> {
     page.lines()
         .filter_map(|line| line.strip_prefix(metric))
