@@ -28,12 +28,12 @@ pub struct Owner {
     /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
     /// Whether a user could have created the owner: a unit under the user's systemd or login session, or a supervisor
-    /// that does not certainly belong to root. gpumem ignores these owners when it acts on processes of other users.
+    /// that is not proven to belong to root. gpumem ignores these owners when it acts on processes of other users.
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
-    /// Whether the command contains a name for which the process is the only source. The command is then shown only
-    /// to the process's user.
+    /// Whether the command contains a name that only the process itself provides, and that the process can therefore
+    /// forge. The command is then shown only to the process's user.
     pub is_claimed: bool,
 }
 
@@ -318,7 +318,7 @@ fn is_in_users_tree(process: &Process) -> bool {
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
-/// Shortens a container ID to twelve digits, as container programs do. Names stay as they are.
+/// Shortens a container ID to twelve digits, as container programs do. Leaves names unchanged.
 fn short_id(id: &str) -> &str {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     id.get(..12).filter(|_| is_digest).unwrap_or(id)

@@ -39,8 +39,8 @@ pub struct UnloadServer {
     arguments: Vec<String>,
     /// Names of the directories that contain the scripts.
     folders: Vec<String>,
-    /// Names of scripts that unrelated programs also use. A process that runs one of them is recognised if the
-    /// script is in one of `folders`, or if the process listens on the default port.
+    /// Names of scripts that unrelated programs also use. A process that runs such a script is recognised if the script
+    /// is in one of `folders`, or if the process listens on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
@@ -174,8 +174,8 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// Returns the server of a process and, if known, the listening process. A server that starts other
-/// servers takes precedence, because it also unloads them.
+/// Returns the server of a process and, if known, the listening process. A server that starts other servers takes
+/// precedence, because it also unloads the other servers.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let command = process.command.as_deref().unwrap_or_default();
@@ -263,8 +263,8 @@ impl UnloadServer {
             || has(&self.scripts, run) && (is_in_folder() || is_on_port())
     }
 
-    /// Returns the address with the port on the command line. If the command line contains no port,
-    /// returns the address with the server's default port, or the only address.
+    /// Returns the address with the port on the command line. If the command line contains no port, returns the address
+    /// with the server's default port. If no address has this port, returns the only address.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {

@@ -52,7 +52,7 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// Returns the global options on the command line, without those that completion ignores.
+/// Returns the global options that completion uses.
 fn global_options(cursor: &Cursor) -> Global {
     let path = |id: &str| cursor.value(id).map(PathBuf::from);
     Global {

@@ -375,7 +375,7 @@ fn incomplete(args: &RunArgs, reason: String) -> RunReport {
     }
 }
 
-/// Returns the command, in which `parse_cmdline` has masked passwords and tokens.
+/// Returns the command. `parse_cmdline` masks passwords and tokens.
 fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()

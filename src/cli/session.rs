@@ -60,7 +60,7 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
     }))
 }
 
-/// Returns whether the snapshot contains no GPU, or a GPU that is stale or whose processes are unknown.
+/// Returns whether the snapshot contains no GPU, a stale GPU, or a GPU whose processes are unknown.
 pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
     let is_unreadable = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
     snapshot.gpus.is_empty() || snapshot.gpus.iter().any(is_unreadable)

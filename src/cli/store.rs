@@ -33,7 +33,7 @@ const STORE: &str = "store";
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
 /// Additional history in seconds, because the recorder can delete the oldest snapshots before they are read.
 const MARGIN_SECONDS: f64 = 600.0;
-/// Time for which the writer buffers snapshots to compress them together, in seconds.
+/// Time in seconds that the writer buffers snapshots, to compress them together.
 const HELD_BACK_SECONDS: f64 = 10.0;
 /// Maximum difference between a future timestamp and the clock, in seconds. A larger difference means that the clock
 /// was set back.

@@ -5,8 +5,8 @@
 //! starts with the settings of its kind in the previous files and in its own file. `[[keep]]`s and the programs in
 //! `never` accumulate.
 //!
-//! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the
-//! settings of rules, and [`reap`] those of unattended actions.
+//! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the settings of rules, and
+//! [`reap`] defines the settings of unattended actions.
 
 mod entry;
 pub mod reap;

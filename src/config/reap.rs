@@ -56,7 +56,7 @@ pub struct ReapConfig {
     /// File names of programs that are never killed.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// Maximum time after a process's start for which `GPUMEM_KEEP` protects the process. `None` means forever.
+    /// Maximum age of a process that `GPUMEM_KEEP` protects. `None` means no limit.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
     #[serde(skip)]

@@ -43,7 +43,7 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
     let process = if identity.is_certain() {
         found.clone()
     } else {
-        // In a recording, other facts about this PID can be those of another process.
+        // In a recording, the other facts about this PID may be about another process.
         Process {
             unresolved: found.unresolved.clone(),
             last_known: found.last_known.clone(),

@@ -9,7 +9,8 @@ use crate::units::Span;
 const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// Findings, including those resolved within the history. The finding that the user asked about is first.
+    /// Findings, including findings that were resolved within the history. The finding that the user asked about comes
+    /// first.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,

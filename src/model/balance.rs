@@ -1,4 +1,4 @@
-//! Splits a GPU's memory into free memory, reserved memory, memory of listed processes, and the rest.
+//! Splits a GPU's memory into free memory, reserved memory, memory of listed processes, and unattributed memory.
 
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;

@@ -25,8 +25,8 @@ impl<'a> ComputeDevice<'a> {
         (self.gpu.index, self.mig.map(|mig| (mig.index, mig.uuid.clone())))
     }
 
-    /// Returns the MIG devices of a partitioned GPU, otherwise the GPU itself. CUDA programs cannot use a partitioned
-    /// GPU as a whole.
+    /// Returns the MIG devices of a partitioned GPU. For any other GPU, returns the GPU itself. CUDA programs cannot
+    /// use a partitioned GPU as a whole.
     pub fn all_of(gpu: &'a Gpu) -> impl Iterator<Item = Self> {
         let is_partitioned = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
         let whole = (!is_partitioned).then_some(Self { gpu, mig: None });

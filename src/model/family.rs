@@ -64,7 +64,7 @@ pub struct Branch {
     pub depth: usize,
 }
 
-/// Returns the families of a snapshot, sorted by the pids in their ids. Each process belongs to at most one of them.
+/// Returns the families of a snapshot, sorted by the pids in their ids. Each process belongs to at most one family.
 pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut joining = Joining::new(snapshot);
     joining.join_groups();
@@ -89,7 +89,7 @@ impl Family {
     }
 
     /// Returns the same as [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for each
-    /// of a thousand members would take as long as the rest of a table.
+    /// member would be slow for large families.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();

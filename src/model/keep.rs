@@ -1,9 +1,9 @@
 //! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, a protected program, or the
 //! possibility that the process is a server.
 //!
-//! `GPUMEM_KEEP` contains the date or time until which the process must not be killed. A value that gpumem cannot
-//! parse protects the process forever. `rules::exemption::kept_by` combines all reasons. The guard in `reclaim`
-//! checks them separately, because a policy can ignore some of them.
+//! `GPUMEM_KEEP` contains the date or time until which the process must not be killed. A value that gpumem cannot parse
+//! protects the process forever. `rules::exemption::kept_by` combines all reasons. The guard in `reclaim` checks each
+//! reason separately, because a policy can ignore some reasons.
 
 use std::fmt;
 use std::str::FromStr as _;

@@ -52,8 +52,8 @@ fn parse() -> Result<Names, toml::de::Error> {
     toml::from_str(include_str!("names.toml"))
 }
 
-/// Facts that follow from the names of a process alone. Comparing them with hundreds of entries takes long, so callers
-/// cache these facts for as long as the names stay the same.
+/// Facts that follow from the names of a process alone. Callers cache these facts until a name changes, because
+/// comparing a name with hundreds of entries takes long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
     pub is_display: bool,

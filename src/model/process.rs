@@ -324,13 +324,12 @@ impl Process {
         })
     }
 
-    /// Returns whether the program that started the process is proven to be gone, whether or not the group leader is
-    /// alive.
+    /// Returns whether the program that started the process is proven to be gone, even if the group leader is alive.
     ///
-    /// This applies to a notebook kernel, whose starter is its server, to a worker of an inference server, whose
-    /// starter is the front end, and to a process that Python's `multiprocessing` spawned. A starter that is the
-    /// first process of its container looks like a reaper, but it leads the process group of its workers or is
-    /// recorded as their parent.
+    /// The starter of a notebook kernel is its server, and the starter of a worker of an inference server is the front
+    /// end. Processes that Python's `multiprocessing` spawned also have a starter. A starter that is the first process
+    /// of its container looks like a reaper, but it leads the process group of its workers or is recorded as their
+    /// parent.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {

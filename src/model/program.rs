@@ -4,8 +4,9 @@
 //! belong to a user other than root, or if a library is preloaded, because users can write such libraries.
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the name
-//! of the program file or, if that is unknown, of the process. A wrong guess only protects a process that could be
-//! ended. Names are compared whole, because users' own names can contain a listed one.
+//! of the program file, or by the name of the process if the program file is unknown. A wrong guess only protects a
+//! process that could be ended. Whole names are compared, because the names of users' programs can contain a listed
+//! name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl Process {
         self.is_roots_program(&NAMES.displays)
     }
 
-    /// Returns the hypervisor if the process is a virtual machine. The conditions are those of
+    /// Returns the hypervisor if the process is a virtual machine, under the same conditions as
     /// [`is_display`](Self::is_display).
     pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
         NAMES.hypervisors.iter().find(|hypervisor| self.is_roots_program(&hypervisor.programs))

@@ -1,6 +1,6 @@
 //! GPUs allocated to a job or container, whether or not they are used.
 //!
-//! The allocation is read from the environment of a process. This module maps the GPUs named there to those of a
+//! The allocation is read from the environment of a process. This module maps the allocated GPUs to the GPUs of a
 //! snapshot, and determines whether a GPU is unused.
 
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Reservation {
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// Slurm's variable with the GPU numbers of the machine. They do not depend on which devices a cgroup hides.
+/// Slurm's variable with the machine's GPU numbers, which do not depend on the devices that a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
 /// Within a job, numbers in this variable are relative to the job's GPUs, so only UUIDs are used.
@@ -121,8 +121,8 @@ impl Reservation {
         }
         let number: u32 = device.parse().ok()?;
         let index = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm numbers GPUs by device file or, with AutoDetect=nvml, by NVML's index. If these differ, it is
-        // unknown which GPU is meant.
+        // Slurm numbers GPUs by device file or, with AutoDetect=nvml, by NVML's index. If the two numbers differ, the
+        // GPU is unknown.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[index].minor_number.is_some_and(|minor| minor != number);
         (!(is_by_slurm && differs)).then_some(index)

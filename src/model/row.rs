@@ -1,8 +1,7 @@
-//! Rows of tables and selections. A row is a process on a GPU, or an unlisted process that has GPU files open, with
-//! the facts from one snapshot.
+//! Rows of tables and selections. A row is a process on a GPU, or an unlisted process that has GPU files open, with the
+//! facts from one snapshot.
 //!
-//! [`field`](super::field) contains the facts about a row, and [`selector`](super::selector) the language that
-//! filters rows.
+//! [`field`](super::field) contains the facts about a row, and [`selector`](super::selector) filters rows.
 
 use std::sync::Arc;
 
@@ -185,8 +184,8 @@ impl<'a> ProcessRow<'a> {
         Some(self.snapshot.time.seconds_since(start).max(0.0))
     }
 
-    /// Returns whether the row belongs to this user. Compares uids if both are known, otherwise names. Returns `None`
-    /// if the owner is unknown.
+    /// Returns whether the row belongs to this user. Compares names only if a uid is unknown. Returns `None` if the
+    /// owner is unknown.
     pub fn is_of(&self, me: &CurrentUser) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {

@@ -399,8 +399,8 @@ pub struct GpuProcess {
 
 impl GpuProcess {
     /// Returns the utilization of the process in percent, according to the driver's accounting, and the time when the
-    /// accounting began. Returns `None` if a value is unknown, or if the accounting began long before the process,
-    /// because it is then about an earlier process with the same pid.
+    /// accounting began. Returns `None` if a value is unknown. If the accounting began long before the process, also
+    /// returns `None`, because the record is about an earlier process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
         // The start time is computed from the boot time, so it shifts when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;

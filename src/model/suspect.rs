@@ -1,7 +1,7 @@
 //! A suspect: a process that meets a rule's conditions, but was not observed for long enough.
 //!
 //! A suspect is not a finding: code that kills processes, frees memory or computes exit codes ignores suspects.
-//! `rules::suspect` creates them.
+//! `rules::suspect` creates suspects.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;

@@ -32,8 +32,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened, is a directory or compressed, or contains something else, or if
-    /// another process is recording to it.
+    /// Returns an error if the file cannot be opened, is a directory, is compressed or is not a recording, or if
+    /// another process is recording to the file.
     pub fn append(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {
@@ -107,7 +107,7 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes the last `written` bytes, unless other data was appended after them. Returns whether they were removed.
+    /// Removes the last `written` bytes, unless other data follows them. Returns whether the bytes were removed.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
             // After an append, the position is just behind the last byte that this writer wrote.

@@ -109,7 +109,7 @@ pub struct CheckReport {
     /// Minimum severity that fails the check; `None` if findings do not fail it.
     #[serde(skip)]
     pub fail_on: Option<Severity>,
-    /// For each GPU in `wait`: a line about its free memory, and a table of the processes that hold the rest.
+    /// For each GPU in `wait`, a line about its free memory and a table of its processes.
     #[serde(skip)]
     pub holders: Vec<(String, Table)>,
 }
@@ -449,8 +449,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     groups
 }
 
-/// Returns whether two findings can share a paragraph: the same rule found both, and the same commands and advice
-/// apply to both processes.
+/// Returns whether two findings can share a paragraph. The same rule must have found both processes, and the same
+/// commands and advice must apply to them.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;

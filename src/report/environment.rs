@@ -7,7 +7,7 @@ use super::style::Style;
 const LINES_MAX: usize = 40;
 const HANG: usize = 4;
 
-/// Formats the variables of a process. `None` means that they are still being read.
+/// Formats the variables of a process. `None` means that gpumem is still reading the variables.
 pub fn page(
     title: &str,
     variables: Option<&Result<Vec<(String, String)>, String>>,

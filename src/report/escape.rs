@@ -72,9 +72,10 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Wraps text to `lines_max` lines: the first has at most `first` columns, the rest at most `others`.
+/// Wraps text to `lines_max` lines. The first line has at most `first` columns, and the other lines have at most
+/// `others`.
 ///
-/// Lines break between words; a word that is longer than a line is split. A command in backquotes is kept together if
+/// Lines break between words. A word that is longer than a line is split. A command in backquotes is kept together if
 /// it fits on a line, so that it can be copied. If text is omitted, the last line ends with `…`.
 pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Vec<Cow<'_, str>> {
     // Zero-width characters would otherwise make a line arbitrarily long in bytes.

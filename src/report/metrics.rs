@@ -20,7 +20,7 @@ pub const PROCESSES_MAX: usize = 512;
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
-/// Value of the `user` label in the series that sum the processes beyond both limits, by GPU.
+/// Value of the `user` label in the series that sum, for each GPU, the processes beyond both limits.
 const OTHERS: &str = "(others)";
 
 /// Definition of a metric, for the page and the manual.

@@ -138,7 +138,7 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
         }
         (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
-        // Print no dash: almost every row of these columns is empty.
+        // Leave the cell empty, because a dash in almost every row would be noise.
         (Field::Framework | Field::Place | Field::Finding, None) => String::new(),
         (_, None) => UNKNOWN.to_owned(),
     }

@@ -106,7 +106,6 @@ impl ReapReport {
         self.targets.iter().filter(is_ended).count()
     }
 
-    /// Returns the targets for which the plan must still be carried out.
     pub fn due(&self) -> Vec<Target> {
         let due = self.targets.iter().filter(|planned| planned.is_due());
         due.map(|planned| planned.target.clone()).collect()

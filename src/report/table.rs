@@ -37,7 +37,7 @@ impl Table {
         Self { columns: columns.to_vec(), giving_way: Vec::new(), rows: Vec::new() }
     }
 
-    /// Sets the columns that can be dropped on narrow terminals, in the order in which they are dropped.
+    /// Sets the columns that a narrow terminal drops, in this order.
     #[must_use]
     pub fn giving_way(mut self, columns: &[&'static str]) -> Self {
         self.giving_way = columns.to_vec();

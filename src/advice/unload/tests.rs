@@ -35,7 +35,7 @@ fn every_row_is_complete() {
         let name = &row.name;
         assert!(!name.is_empty() && !row.title.is_empty(), "{name}");
         assert!(row.advice.is_some() != row.unload.is_some(), "{name}");
-        // Scripts and folders are given together.
+        // An entry contains both scripts and folders, or neither.
         assert_eq!(row.folders.is_empty(), row.scripts.is_empty(), "{name}");
         let Some(api) = &row.unload else {
             continue;

@@ -105,7 +105,7 @@ mod tests {
         }
         let gib = Amount::Size(Bytes(GIB));
         assert_eq!(one(Limit::MaxUnattributed, gib, &snapshot), (Some(GIB), Some(false)));
-        // A process can allocate memory between the reading of the GPU's total and the reading of its processes.
+        // A process can allocate memory after the GPU's total is read but before the GPU's processes are read.
         let racing = machine(gpu(Some(51 * GIB)));
         assert_eq!(one(Limit::MaxUnattributed, gib, &racing), (Some(0), Some(false)));
     }

@@ -46,8 +46,8 @@ enum ValueKind {
     Commands,
 }
 
-/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed, as
-/// for times.
+/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if the values cannot be
+/// listed, for example because they are times.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,

@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// Finds the argument that the last of `words` is a value of. The first word is the program. Returns `None` if the last
-/// word is an option or a subcommand, or if the words are invalid.
+/// Finds the argument whose value is the last of `words`. The first of `words` is the program. Returns `None` if the
+/// last word is an option or a subcommand, or if the words are invalid.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);

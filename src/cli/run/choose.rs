@@ -166,7 +166,7 @@ fn take<'a>(
     Ok((taken.len() == count).then_some(taken))
 }
 
-/// Returns the processes on the device, except those that only use it to draw.
+/// Returns the processes on the device, without graphics-only processes.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
     rows.filter(|row| row.kind != ProcessType::Graphics)

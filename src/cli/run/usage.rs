@@ -329,7 +329,7 @@ mod tests {
     use crate::model::snapshot::Memory;
     use crate::recording::RecordingReader;
 
-    /// Returns a snapshot of one GPU with these rows, and of process 7.
+    /// Returns a snapshot of process 7 and of one GPU with these rows.
     fn sample(rows: Option<Vec<GpuProcess>>, process: Process) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![Gpu { processes: rows, ..Gpu::default() }];

@@ -317,9 +317,9 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// Joins the processes of each Slurm step, and those of each cgroup that contains the first process of a
-    /// container or the main process of a service. When that process exits, the kernel or systemd kills the others.
-    /// Processes with a terminal are not joined.
+    /// Joins the processes of each Slurm step. Also joins the processes of each cgroup that contains the first process
+    /// of a container or the main process of a service, because the kernel or systemd kills the other processes when
+    /// that process exits. Processes with a terminal are not joined.
     pub(super) fn join_cgroups(&mut self) {
         // If a process has a terminal, a person started it by hand in the step, service or container.
         let is_typed = |process: &Process| process.terminal.is_some();
@@ -428,7 +428,7 @@ fn is_one_job(step: &str) -> bool {
 /// Returns whether a process is the first process in the pid namespace of its container. When it exits, the kernel
 /// kills all other processes in the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // A container without an id cannot be distinguished from others in the same cgroup.
+    // A container without an id cannot be distinguished from other containers in the same cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
@@ -443,7 +443,7 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// Returns the runs in which the process is a rank, and its ranks, according to its environment.
+/// For each run in the environment of the process, returns the ranks of the process.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {

@@ -131,8 +131,8 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Returns whether the needle names the row's GPU, or a GPU whose device file the process has open, by index, UUID,
-/// MIG device or model name. Returns `None` if that is unknown.
+/// Returns whether the needle is the index, UUID, MIG device or model name of the row's GPU, or of a GPU whose device
+/// file the process has open. Returns `None` if that is unknown.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);

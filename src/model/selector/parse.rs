@@ -114,7 +114,7 @@ impl Test {
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
-            // `:` and `=` can also name a GPU. The other signs only compare its index.
+            // With `:` and `=`, the text can also name a GPU. The other signs compare only indices.
             (Notation::Gpu, None | Some(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,

@@ -21,7 +21,7 @@ use crate::units::MIB;
 
 /// Name of the lock file, which the writer locks and which contains the writer's pid.
 const LOCK: &str = "lock";
-/// Maximum time, in milliseconds, for which snapshots wait to be compressed together.
+/// Maximum time, in milliseconds, that a snapshot waits to be compressed together with later snapshots.
 const FRAME_MILLISECONDS: i64 = 10_000;
 /// Maximum number of bytes of text that wait to be compressed together.
 const FRAME_BYTES: usize = 256 << 10;
@@ -41,7 +41,7 @@ const LEVEL: i32 = 3;
 pub struct StoreLimits {
     /// Maximum age of the end of a segment, compared with the latest snapshot. Older segments are removed.
     pub max_age: Duration,
-    /// Maximum total size. The oldest segments are removed before the store grows beyond it.
+    /// Maximum total size. The oldest segments are removed before the store exceeds this size.
     pub max_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ pub struct StoreWriter {
     /// The lock file. Closing it would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
-    /// All segments, oldest first. If `current` is set, it is the last of them.
+    /// All segments, oldest first. The last segment belongs to `current`, if set.
     segments: VecDeque<Segment>,
     current: Option<Current>,
     pending: PendingSegment,
@@ -261,7 +261,7 @@ impl StoreWriter {
         }
     }
 
-    /// Begins a segment. Its name sorts after those of all other segments, even if the clock was set back.
+    /// Begins a segment. The name sorts after the names of all other segments, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
         // List the segments again, because other processes can remove segments.
         self.segments = list(&self.folder)?.into();

@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// Returns facts about a machine with all files, whose driver fails with `error`.
+/// Returns the facts about a machine on which all files exist and the driver fails with `error`.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
