@@ -364,7 +364,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         lines.push(format!("it is stopped; continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
-        // The container or unit belongs to the server, which can also run other users' kernels.
+        // The container or unit belongs to the server, which may also run other users' kernels.
         lines.push(notebook_line(process));
         return lines;
     }

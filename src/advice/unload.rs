@@ -56,7 +56,7 @@ pub struct UnloadServer {
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
     pub identify: Vec<Question>,
-    /// Requests that prove the server idle.
+    /// Requests that prove that the server is idle.
     pub idle: Vec<Question>,
     /// If true, a server with open connections counts as busy, because its answers to `idle` do not prove that it is
     /// idle.
@@ -109,9 +109,9 @@ pub struct Question {
     each: Option<Expect>,
     models: Option<ModelList>,
     zero: Vec<String>,
-    /// Metric that changes with each use and can be missing before the first use.
+    /// Metric that changes with each use. It may be missing before the first use.
     mark: Option<String>,
-    /// JSON pointer to a value that changes with each use. The value can be missing.
+    /// JSON pointer to a value that changes with each use. The value may be missing.
     mark_at: Option<String>,
 }
 
@@ -446,7 +446,7 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let count = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter can be missing before the first use if another metric identifies the server.
+                // A counter may be missing before the first use if another metric identifies the server.
                 let may_be_absent = !self.zero.is_empty();
                 facts.marks.push(count.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),

@@ -108,7 +108,7 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Checks that other users can change neither the program of a command nor a file in its arguments, which can be a
+/// Checks that other users cannot change the program of a command or a file in its arguments, because the file may be a
 /// script.
 pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
     let paths = words.iter().map(|word| Path::new(&**word)).enumerate();

@@ -28,7 +28,8 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topi
 use crate::source::nvml::{self, Nvml};
 use crate::units::{Bytes, Span};
 
-/// Timeout for reading the configuration, the store and the NVML library's path, which a network file system can delay.
+/// Timeout for reading the configuration, the store and the NVML library's path, which may be on a slow network file
+/// system.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {

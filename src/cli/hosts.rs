@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses before retries, in seconds, if a host or jump host refuses a connection.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
-/// Additional history to request, because the recorder can delete the oldest snapshots before they are read.
+/// Additional history to request, because the recorder may delete the oldest snapshots before they are read.
 const MARGIN: Duration = Duration::from_secs(600);
 /// Maximum number of hosts. A longer list is probably the wrong file.
 const MOST_HOSTS: usize = 1024;
@@ -33,7 +33,7 @@ const MOST_HOSTS: usize = 1024;
 const MOST_QUERIES: usize = 256;
 const LONGEST_NAME: usize = 255;
 
-/// Returns the named hosts without duplicates, or an empty list if none are named.
+/// Returns the hosts on the command line, without duplicates.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     let mut lists = args.host.clone();
     if let Some(file) = &args.hosts {

@@ -111,7 +111,7 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
     publisher.waste = Waste::default();
     let published = publisher.publish(&snapshot)?;
     match &args.output {
-        // Escape the lines, because a process name can contain control characters.
+        // Escape the lines, because a process name may contain control characters.
         None if io::stdout().is_terminal() => {
             let lines = published.metrics.lines();
             print(&lines.map(|line| format!("{}\n", escape(line))).collect::<String>())?;

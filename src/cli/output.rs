@@ -38,7 +38,7 @@ pub(super) fn shows_unicode() -> bool {
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
-/// Prints a message to standard error. Ignores errors, because standard error can be closed.
+/// Prints a message to standard error. Ignores errors, because standard error may be closed.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
@@ -56,7 +56,7 @@ pub(super) fn print_usage_error(mut error: clap::Error) {
     }
     let plain = error.render().to_string();
     let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
-    // Ignore the error: the stream can be closed.
+    // Ignore the error: the stream may be closed.
     let _ = match width.filter(|&width| plain.lines().any(|line| line.width() > width)) {
         Some(width) => io::stderr().write_all(broken(&plain, width).as_bytes()),
         None => error.print(),

@@ -58,7 +58,7 @@ impl Recording {
         let configured = config.sample.serve.filter(|_| has_store);
         let service = match (serve, configured) {
             (Some(address), _) => Some(open(address)?),
-            // The configured address can be in use by a recorder with another store.
+            // A recorder with another store may use the configured address.
             (None, Some(address)) => open(address)
                 .map_err(|error| warn(&format!("not serving: {error:#} ([sample] serve)")))
                 .ok(),

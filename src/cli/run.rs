@@ -43,7 +43,7 @@ const INTERVAL_SHARE: u32 = 20;
 /// Delay between the exit of the command and the report of held memory, because its processes need time to exit.
 const HELD_AFTER: Duration = Duration::from_secs(5);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
-/// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver can delay each sample.
+/// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver may delay each sample.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -100,7 +100,7 @@ fn measure(
             return Err(NotStarted { exit: Exit::Findings, reason }.into());
         }
     }
-    // Take one sample first, because a short command can exit before the sampling thread starts.
+    // Take one sample first, because a short command may exit before the sampling thread starts.
     if let Some(live) = opened.as_mut().filter(|_| has_assertions(args)) {
         let snapshot = live.sample();
         lock(&shared).observe(snapshot, |_| false);

@@ -26,7 +26,7 @@ use crate::units::Span;
 const INTERVAL: Span = Span(Duration::from_secs(5));
 /// Maximum age of a served sample, in sampling intervals.
 const FRESH_INTERVALS: u32 = 3;
-/// Lower bound of the maximum age, because a slow GPU can delay the next sample.
+/// Lower bound of the maximum age, because a slow GPU may delay the next sample.
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {

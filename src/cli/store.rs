@@ -31,7 +31,7 @@ const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
 /// Minimum length of the history to read, in seconds. Most findings are younger, so the output can show their age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// Additional history in seconds, because the recorder can delete the oldest snapshots before they are read.
+/// Additional history in seconds, because the recorder may delete the oldest snapshots before they are read.
 const MARGIN_SECONDS: f64 = 600.0;
 /// Time in seconds that the writer buffers snapshots, to compress them together.
 const HELD_BACK_SECONDS: f64 = 10.0;
@@ -276,7 +276,7 @@ pub(super) fn each_stored(
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // The recorder can run as a user who cannot read this audit log, so add the release requests here.
+                // The recorder may run as a user who cannot read this audit log, so add the release requests here.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }

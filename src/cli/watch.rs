@@ -190,7 +190,7 @@ fn once(
     let mut past = EarlierHistory::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
-        // The file can be viewed on another terminal or in another locale.
+        // The file may be viewed on another terminal or in another locale.
         options.has_color = global.color != Color::Never;
         options.ascii = args.ascii;
     }
@@ -273,7 +273,7 @@ fn play(replay: &mut Replay, still: &mut StillScreen, is_demo: bool) -> anyhow::
 }
 
 /// Returns the columns and rows for a frame. On a terminal, one row remains for the prompt. Otherwise, COLUMNS and
-/// LINES apply.
+/// LINES determine the size.
 fn picture_size() -> (u16, u16) {
     if io::stdout().is_terminal() {
         let (columns, rows) = terminal::size();
@@ -305,7 +305,7 @@ fn save_ui_state(changes: UiState) {
     let Some(path) = ui_state_path().filter(|_| !changes.is_empty()) else {
         return;
     };
-    // The home directory can be on a file server that does not answer.
+    // The home directory may be on a file server that does not answer.
     if let Ok(writing) = Task::start("watch-state", move || write_ui_state(&path, changes)) {
         let _ = writing.wait(PATIENCE);
     }

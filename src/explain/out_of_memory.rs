@@ -21,7 +21,7 @@ pub struct Shortage<'s> {
 struct Unused<'u> {
     bytes: u64,
     name: String,
-    /// The finding, or the suspicion if nothing is proved.
+    /// The finding, or the suspicion if there is no finding.
     found: Result<&'u Finding, &'u Suspect>,
 }
 

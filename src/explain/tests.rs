@@ -126,7 +126,7 @@ fn an_unresolved_pid_shows_only_the_reason() {
     process.start_ticks = None;
     process.start_time = None;
     process.unresolved = words("it started after NVML named the pid");
-    // Because the pid is not resolved, these facts can belong to another process.
+    // Because the pid is not resolved, these facts may belong to another process.
     process.command = Some(["/opt/secret".into()].into());
     process.user = words("stranger");
     let observed = observe(&mut scene, 300, |_, _| {});

@@ -32,7 +32,7 @@ const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Returns whether the GPU shares system memory, which can be in use even if no process uses the GPU.
+    /// Returns whether the GPU shares system memory, which may be in use even if no process uses the GPU.
     pub fn is_unified(&self) -> bool {
         let has_unified_name = || {
             let name = self.name.as_deref();

@@ -51,7 +51,8 @@ impl<'a> ComputeDevice<'a> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }
 
-    /// Returns how much memory can be allocated, in bytes, or `None` if that is unknown or the GPU does not answer.
+    /// Returns how much memory can be allocated, in bytes, or `None` if the amount is unknown or the GPU does not
+    /// answer.
     pub fn free_bytes(&self) -> Option<u64> {
         let free = match self.mig {
             None => self.gpu.free_bytes(),
@@ -73,9 +74,8 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Returns whether `typed` names this device. A device has a UUID and a name of the form GPU:DEVICE (`0:3`). It can
-    /// also be named by the index, model name or UUID of its GPU. A part of a model name or a prefix of a UUID is
-    /// enough.
+    /// Returns whether `typed` names this device. The name is the UUID, a name of the form GPU:DEVICE (`0:3`), or the
+    /// index, model name or UUID of the GPU. A part of a model name or a prefix of a UUID is enough.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {

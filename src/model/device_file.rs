@@ -1,4 +1,4 @@
-//! Names of device files. The number N in `/dev/nvidiaN` is the GPU's minor number, which can differ from its index.
+//! Names of device files. The number N in `/dev/nvidiaN` is the GPU's minor number, which may differ from its index.
 
 use super::program::file_name;
 use super::{Gpu, Process};
@@ -44,7 +44,7 @@ impl Process {
     ///
     /// The file is `nvidia-uvm` on Linux. The drivers for WSL and Jetson have only one device file.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
-        // A parked process can have its files open, although its memory is on the host.
+        // A parked process may have its files open, although its memory is on the host.
         if self.parked().is_some() {
             return Some(false);
         }

@@ -337,7 +337,8 @@ pub struct Undecided {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// The command that makes the process release memory and keep running, if the snapshot shows that it can.
+    /// The command that makes the process release memory and keep running. `None` if the process is not known to
+    /// support this.
     pub release: Option<String>,
     pub kill: Option<String>,
 }
@@ -348,8 +349,8 @@ pub struct OwnCommands {
 
 /// The facts of one kind of finding, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// Describes the facts on one line. The text can contain names that a process chose, so callers must escape it
-    /// for a terminal.
+    /// Describes the facts on one line. The text may contain names that a process chose, so callers must escape it for
+    /// a terminal.
     fn words(&self) -> String;
 
     /// Returns when the GPU's memory will be used up, if the facts include a forecast.

@@ -110,7 +110,7 @@ impl KeptBy {
 }
 
 impl fmt::Display for KeptBy {
-    /// The text can contain a reason from the configuration, so callers must escape it for a terminal.
+    /// The text may contain a reason from the configuration, so callers must escape it for a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = match self.until() {
             Some(until) => format!(" until {}", until.local()),

@@ -301,15 +301,15 @@ impl Process {
         })
     }
 
-    /// Returns the pool of the process if the pool's starter started the process, and so replaces or stops it. If that
-    /// is unknown, the pool must list starters.
+    /// Returns the pool of the process if the pool's starter started the process, because the starter then replaces or
+    /// stops the process. If the starter of the process is unknown, the pool must list starters.
     pub fn restarting_pool(&self) -> Option<&'static OwnerEntry> {
         let is_restarted =
             |pool: &&OwnerEntry| self.is_started_by(pool).unwrap_or(!pool.starters.is_empty());
         self.pool().filter(is_restarted)
     }
 
-    /// Returns whether the process was started by the starter of the pool, or `None` if that is unknown.
+    /// Returns whether the process was started by the starter of the pool, or `None` if the starter is unknown.
     fn is_started_by(&self, pool: &OwnerEntry) -> Option<bool> {
         if self.parent_is_reaper == Some(true) {
             return Some(false);

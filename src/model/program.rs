@@ -5,7 +5,7 @@
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the name
 //! of the program file, or by the name of the process if the program file is unknown. A wrong guess only protects a
-//! process that could be ended. Whole names are compared, because the names of users' programs can contain a listed
+//! process that could be ended. Whole names are compared, because the names of users' programs may contain a listed
 //! name.
 
 use std::collections::BTreeMap;
@@ -84,8 +84,8 @@ fn placeholder(command: &[Arc<str>]) -> Option<&'static str> {
 }
 
 /// Returns the program's name if the program is never killed, because its name is on the `configured` list, or on the
-/// built-in list and its file is not known to belong to a user other than root. Compares the whole name of the
-/// program file or, if that is unknown, the comm.
+/// built-in list and its file is not known to belong to a user other than root. Compares the whole name of the program
+/// file or, if the file is unknown, the comm.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -108,8 +108,8 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`), which can make a program behave
-/// differently from what its name suggests.
+/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`), which may change the behaviour of a
+/// program.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
@@ -124,8 +124,8 @@ impl Parent {
     }
 }
 
-/// Splits a command line into the tool and its arguments. The tool is the program or, if that is an interpreter, the
-/// script or module that it runs.
+/// Splits a command line into the tool and its arguments. The tool is the program or, for an interpreter, the script or
+/// module that it runs.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());

@@ -78,8 +78,7 @@ pub struct ProcessRow<'a> {
     pub gpu: Option<&'a Gpu>,
     /// Entry of the process in the GPU's list, or `None` if NVML does not list the process.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or the reason why it is unresolved. The facts about an unresolved pid can be those of another
-    /// process.
+    /// The process, or the reason why it is unresolved. The facts about an unresolved pid may be about another process.
     pub process: Result<&'a Process, &'a str>,
     /// Last known facts about a process that has exited but is still listed by NVML.
     pub ended: Option<&'a LastKnown>,
@@ -138,7 +137,7 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// Adds the idle time. `idle_since` returns when a process last used the GPU with this index, or `None` if that
+    /// Adds the idle time. `idle_since` returns when a process last used the GPU with this index, or `None` if the time
     /// is unknown.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {

@@ -32,7 +32,7 @@ pub struct Waste {
 }
 
 impl Waste {
-    /// Adds the cost since the previous sample. Ignores a sample that is not newer.
+    /// Adds the cost since the previous sample. Ignores a sample that is not newer than the previous one.
     pub fn observe(&mut self, snapshot: &Snapshot, findings: &[Finding]) {
         let time = snapshot.time;
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));

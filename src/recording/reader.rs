@@ -21,8 +21,8 @@ const LINE_LIMIT: u64 = 16 * MIB;
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of JSON objects in a line. A process can have ten bytes of JSON, but takes a hundred times as much
-/// memory after parsing. A snapshot of a thousand processes contains only a few thousand objects.
+/// Maximum number of JSON objects in a line. A process may have only ten bytes of JSON, but takes a hundred times as
+/// much memory after parsing. A snapshot of a thousand processes contains only a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
 /// Maximum number of commas in a line. This limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;

@@ -2,7 +2,8 @@
 //!
 //! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file named
 //! after the time of its first snapshot, and consists of complete zstd frames with checksums. If gpumem crashes, only
-//! the last frame can be damaged, which contains about ten seconds. `--replay` and `zstd` can read segments.
+//! the last frame may be damaged, which contains about ten seconds of snapshots. `--replay` and `zstd` can read
+//! segments.
 //!
 //! Readers and the writer never wait for each other. The writer only appends frames, begins segments, and removes the
 //! oldest segments. Readers tolerate a segment that disappears or ends with an incomplete frame. `cli::store` chooses
@@ -29,7 +30,7 @@ use crate::units::MIB;
 const SUFFIX: &str = ".jsonl.zst";
 /// Latest time that the name of a segment can contain, in milliseconds: almost the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments searched for the latest snapshot, because the newest ones can be torn or empty.
+/// Number of segments searched for the latest snapshot, because the newest segments may be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
 /// Maximum number of bytes read from a segment. The writer's segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;

@@ -117,7 +117,7 @@ impl Writer {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // A file on standard output can be open without `O_APPEND`.
+            // A file on standard output may be open without `O_APPEND`.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };

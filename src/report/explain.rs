@@ -263,7 +263,7 @@ mod tests {
             assert!(lines.iter().all(|line| line.chars().count() == 40));
             assert!(!ascii || lines.iter().all(|line| line.is_ascii()));
         }
-        // Clocks can be set back, so times can decrease.
+        // If a clock is set back, times decrease.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
         assert!(draw(&back, size(10, 1)).is_some());
     }

@@ -1,7 +1,7 @@
 //! Formats a sample and its findings as the page that Prometheus scrapes.
 //!
-//! This module performs no I/O. A metric whose value is unknown has no series. Labels contain the
-//! name of a process's program but never its arguments, which can contain secrets.
+//! This module performs no I/O. A metric whose value is unknown has no series. Labels contain the name of a process's
+//! program but never its arguments, which may contain secrets.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;

@@ -149,7 +149,7 @@ fn describe_ended(ended: &LastKnown) -> String {
     command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Describes a process in the last column. The most informative words come first, because the end can be truncated.
+/// Describes a process in the last column. The most informative words come first, because the end may be truncated.
 fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();

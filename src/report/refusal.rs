@@ -74,8 +74,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes why a process is protected and how to override the protection, if that is possible. `owner` is the
-/// process's user.
+/// Describes why a process is protected and how to override the protection, if possible. `owner` is the process's user.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
@@ -96,8 +95,8 @@ pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes how to override a protection, for example with a flag, with a key or as root. Returns `None` if that is
-/// impossible.
+/// Describes how to override a protection, for example with a flag, with a key or as root. Returns `None` if it cannot
+/// be overridden.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let by_place = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),

@@ -226,7 +226,7 @@ pub struct RunAssertion {
 }
 
 impl RunReport {
-    /// Describes how the command ended, for example `exit code 0 after 12m 03s`, or `incomplete` if that is unknown.
+    /// Describes how the command ended, for example `exit code 0 after 12m 03s`, or `incomplete` if the end is unknown.
     fn end(&self) -> String {
         let outcome = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}"),

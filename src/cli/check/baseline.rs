@@ -40,7 +40,7 @@ impl Baseline {
         }
     }
 
-    /// Returns why the baseline cannot be compared with `now`. After a reboot, a pid can belong to another process.
+    /// Returns why the baseline cannot be compared with `now`. After a reboot, a pid may belong to another process.
     pub(super) fn unusable(&self, now: &Snapshot) -> Option<String> {
         let (then, now) = (&self.snapshot.host, &now.host);
         let why = match (&then.boot_id, &now.boot_id) {

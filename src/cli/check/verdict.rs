@@ -193,7 +193,7 @@ impl CheckVerdict {
             new.retain(|holder| on.is_none_or(|on| on.contains(&(Some(holder.pid), holder.gpu))));
             new
         });
-        // Continue while a value is unknown, because the next snapshot can contain it.
+        // Continue while a value is unknown, because the next snapshot may contain it.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = ControlFlow::Break(());
@@ -434,7 +434,7 @@ fn select(
     Some(selected)
 }
 
-/// Returns an error for each reason why history was discarded or snapshots were skipped. In both cases, findings can be
+/// Returns an error for each reason why history was discarded or snapshots were skipped. In both cases, findings may be
 /// missing.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [

@@ -139,7 +139,7 @@ impl Wait {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
             let mut totals = want.candidates(&devices).map(ComputeDevice::total_bytes).peekable();
-            // A device whose total is unknown can be large enough.
+            // A device whose total is unknown may be large enough.
             totals.peek().is_some()
                 && totals.all(|total| total.is_some_and(|total| total < want.wanted.size.0))
         };

@@ -172,7 +172,7 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds advice for the case that the driver is not loaded or its device files cannot be opened.
+    /// Adds advice on a driver that is not loaded or whose device files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.environment {

@@ -29,7 +29,7 @@ pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
             Err(error) => failed.push(error.to_string()),
         }
     }
-    // The file of one server can be in two folders.
+    // The file of a server may be in two folders.
     running.sort_by_key(|found| found.pid);
     running.dedup_by_key(|found| found.pid);
     stale.sort();

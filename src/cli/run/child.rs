@@ -152,7 +152,7 @@ impl Signals {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = spawn(command, &self.mask, given)?;
         let child = Child(Pid::from_raw(pid.as_raw()).ok_or(nix::Error::ESRCH)?);
-        // The pid cannot have been reused, because the child has not been reaped.
+        // The kernel cannot reuse the pid before the child is reaped.
         if let Ok(pidfd) = pidfd_open(child.0, PidfdFlags::empty()) {
             *stage = Stage::Running { child, pidfd };
         }

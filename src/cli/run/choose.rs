@@ -249,7 +249,7 @@ fn candidates(
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // Keep devices with an unknown total, because they can be large enough.
+        // Keep devices with an unknown total, because they may be large enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {
@@ -305,7 +305,7 @@ impl<'a> Waiting<'a> {
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting, {waited} of {}", self.args.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
-        // List the devices with the most free memory first, because the terminal can be too narrow for all devices.
+        // List the devices with the most free memory first, because the terminal may be too narrow for all devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
             text.push_str(&format!(
@@ -355,7 +355,7 @@ fn describe_device(
     is_unused: impl Fn(u32) -> bool,
 ) -> String {
     let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
-    // The line can be truncated at the width of the terminal, so the reason for waiting comes first.
+    // The line may be truncated at the width of the terminal, so the reason for waiting comes first.
     let claims = device.gpu.queue.first().into_iter().chain(&device.gpu.claim);
     let notes = claims.map(ToString::to_string).chain(device.refusal());
     let notes: String = notes.map(|note| format!("{note}, ")).collect();

@@ -25,7 +25,7 @@ pub(super) struct Usage {
     processes: HashMap<(Identity, u32), RunProcess>,
     /// For each GPU, the latest of the samples with the least free memory.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Pids that gpumem could not identify in the first sample. Other unidentified pids can belong to the command.
+    /// Pids that gpumem could not identify in the first sample. Other unidentified pids may belong to the command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
     /// Pairs of a process of the command and a GPU's index. The leak rule was undecided about the process when it was
@@ -63,7 +63,7 @@ impl Usage {
     }
 
     /// Returns the pids of the command's processes. `is_ours` decides about processes that were not seen before. An
-    /// exited process is included if NVML still lists it, because its children can hold the memory.
+    /// exited process is included if NVML still lists it, because its children may hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {
@@ -159,7 +159,7 @@ impl Usage {
         let command_user = CommandUser::User(rustix::process::geteuid().as_raw());
         let mut held = Vec::new();
         for gpu in &snapshot.gpus {
-            // A process that the command left behind can have allocated memory after the last sample.
+            // A process that the command left behind may have allocated memory after the last sample.
             if let Some(bytes) = sum(rows(gpu, &ours)).filter(|&bytes| bytes > 0) {
                 let entry = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
                 entry.figures.raise_peak(snapshot.time, Some(bytes));

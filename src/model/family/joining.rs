@@ -153,7 +153,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Joins living processes with the same key and user. Workers that have lost their starter are joined only with
-    /// each other, because the rest of their process group can be a script that is still running.
+    /// each other, because the rest of their process group may be a script that is still running.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -175,7 +175,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Joins sessions whose leader is a living process in the snapshot and not a shell. A session is a login, a
-    /// terminal or a daemon. It can contain many jobs even after its terminal was closed.
+    /// terminal or a daemon. It may contain many jobs even after its terminal was closed.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()

@@ -336,7 +336,7 @@ fn a_cgroup_is_one_job_if_it_was_created_for_a_member() {
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
     };
-    // `docker exec` started both processes, which can be unrelated.
+    // `docker exec` started both processes, which may be unrelated.
     assert_eq!(members(&[in_container(100, 17), in_container(101, 18)]), [[100], [101]]);
     let program = [in_container(99, 1), in_container(100, 17)];
     assert_eq!(members(&program), [[99, 100]]);

@@ -115,7 +115,7 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
 }
 
 /// Returns whether the needle equals the owner's uid or matches the owner's name. With `whole`, the needle must equal
-/// the name. This comparison is case-sensitive, because two accounts can differ only in case.
+/// the name. This comparison is case-sensitive, because two accounts may differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -132,7 +132,7 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
 }
 
 /// Returns whether the needle is the index, UUID, MIG device or model name of the row's GPU, or of a GPU whose device
-/// file the process has open. Returns `None` if that is unknown.
+/// file the process has open. Returns `None` if the answer is unknown.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -167,8 +167,8 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if is_part { Some(true) } else { named }
 }
 
-/// Returns whether the needle is the GPU's index or device file. Returns `None` if that is unknown, or if the needle is
-/// neither an index nor a device file.
+/// Returns whether the needle is the GPU's index or device file. Returns `None` if the answer is unknown, or if the
+/// needle is neither an index nor a device file.
 fn is_numbered(gpu: &Gpu, needle: &Needle) -> Option<bool> {
     match needle.numbers() {
         Some(indices) => Some(indices.contains(&gpu.index)),

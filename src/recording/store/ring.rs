@@ -96,7 +96,7 @@ pub struct StoreWriter {
 
 struct Current {
     file: File,
-    /// Time of the first snapshot. The time in the file name can be later.
+    /// Time of the first snapshot. The time in the file name may be later.
     first: Time,
 }
 
@@ -109,7 +109,7 @@ struct PendingSegment {
 
 impl StoreWriter {
     /// Opens the store in a directory, and creates a missing directory. Always begins a new segment, because the last
-    /// one can be torn.
+    /// one may be torn.
     ///
     /// # Errors
     ///

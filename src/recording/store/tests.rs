@@ -337,7 +337,7 @@ fn the_latest_snapshot_is_found_without_reading_all() {
         writer.write(&snapshot_at(second)).unwrap();
         assert_eq!(latest(folder.path()), Some(found), "at {second}");
     }
-    // A crash can leave an empty segment.
+    // A crash may leave an empty segment.
     fs::write(folder.path().join(name_of(time(720))), "").unwrap();
     assert_eq!(latest(folder.path()), Some((710, Some(10.0))));
 }
@@ -380,7 +380,7 @@ fn only_permitted_users_can_read_a_store() {
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Mounts a small disk. If that is impossible, prints the reason and returns `None`.
+    /// Mounts a small disk. If mounting fails, prints the reason and returns `None`.
     fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

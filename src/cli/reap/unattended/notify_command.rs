@@ -22,7 +22,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Runs a command with `input` on standard input. Fails if other users can change the command, or if the command cannot
 /// be run, exits with an error, or exceeds the time limit.
 pub(super) fn run(command: &[Arc<str>], input: &[u8], deadline: Duration) -> anyhow::Result<()> {
-    // File permissions can change after the configuration is read.
+    // File permissions may have changed since the configuration was read.
     prove_command(command).map_err(|(path, why)| {
         anyhow!("the notify command is not run: {}: {why}", path.display())
     })?;
