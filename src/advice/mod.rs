@@ -1,8 +1,8 @@
 //! Advice for users: how each framework allocates GPU memory, and how to free the memory.
 //!
 //! `frameworks.toml` contains the texts and their sources. `owner` finds the owner of a process, and describes how to
-//! end the process through it. [`recipe`] is code that a process runs to free its caches, and [`unload`] describes how
-//! servers unload models. This module reads nothing from the machine.
+//! end the process through the owner. [`recipe`] is code that a process runs to free its caches, and [`unload`]
+//! describes how servers unload models. This module reads nothing from the machine.
 
 mod owner;
 pub mod recipe;
@@ -36,7 +36,8 @@ pub struct AdviceText {
     /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
-    /// The advice does not apply to processes with one of these settings, because they already follow it.
+    /// The advice does not apply to processes with one of these settings, because these processes already follow the
+    /// advice.
     #[serde(default)]
     unless_set: Settings,
     /// If present, the advice applies only to processes with one of these settings.

@@ -1,8 +1,8 @@
 //! Pages about a process, a GPU or a framework: memory, findings, and how to free the memory.
 //!
-//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table
-//! of advice. `gpumem explain` prints the page with [`crate::report::explain`], and `gpumem watch`
-//! shows it. `verdict` adds the results of the rules, `steps` the advice.
+//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table of advice. `gpumem
+//! explain` prints the page with [`crate::report::explain`], and `gpumem watch` shows it. `verdict` adds the results of
+//! the rules, and `steps` adds the advice.
 
 mod gpu;
 mod out_of_memory;

@@ -11,7 +11,7 @@ use crate::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs to consider, or empty for all. The page is about the fullest GPU.
+    /// Indices of the GPUs to consider. An empty list means all GPUs. The page is about the fullest of these GPUs.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }

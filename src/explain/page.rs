@@ -1,4 +1,4 @@
-//! A page as sections with rows.
+//! The data types of a page, which consists of sections with rows.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -28,7 +28,7 @@ pub enum Tie {
     /// Ranks of the same run of torchrun, DeepSpeed, MPI, Slurm or Ray.
     Run,
     Parent,
-    /// The members have the device file of a GPU open on which NVML still lists a dead member.
+    /// The members have the device file of a GPU open, and NVML still lists a dead member on that GPU.
     GpuFiles,
 }
 

@@ -23,7 +23,7 @@ use crate::units::Span;
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 const NO: [&str; 4] = ["0", "no", "false", "off"];
 /// UTC offset, in hours, of the time zone in which each day ends last. `GPUMEM_KEEP=DATE` names no time zone, so it
-/// protects until the day has ended in this zone.
+/// protects the process until the day has ended in this zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,8 @@ pub enum KeepEnd {
 }
 
 impl KeepEnd {
-    /// Parses an RFC 3339 time, a date, or a word such as `no`. A date ends when its day has ended in all time zones.
+    /// Parses an RFC 3339 time, a date, or a word such as `no`. A date protects until the day has ended in all time
+    /// zones.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {

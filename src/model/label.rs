@@ -14,7 +14,7 @@ use crate::units::some_of;
 
 /// Maximum number of characters of a name. Longer names are truncated.
 const NAME_CHARS: usize = 40;
-/// Number of characters shown of an id. Docker shows the same number.
+/// Number of characters of an id that are shown. Docker shows the same number.
 const ID_CHARS: usize = 12;
 /// Maximum number of files that are named.
 const FILES_NAMED: usize = 3;

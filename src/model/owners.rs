@@ -107,7 +107,7 @@ pub(super) fn is_named(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Returns whether a listed name is that of a process with this comm, which the kernel may have truncated.
+/// Returns whether a listed name matches a comm, which the kernel may have truncated.
 pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),
@@ -115,7 +115,7 @@ pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     }
 }
 
-/// Returns whether an ancestor with this comm may be an owner. `host` reads the command line of such ancestors only.
+/// Returns whether an ancestor with this comm may be an owner. `host` reads the command lines of only these ancestors.
 pub fn may_be_owner(comm: &str) -> bool {
     let is_program = |name: &String| is_cut(name.split(' ').next().unwrap_or_default(), comm);
     let is_titled = |title: &String| comm.starts_with(title.get(..COMM_BYTES).unwrap_or(title));
@@ -263,7 +263,7 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
     pub owner: &'static OwnerEntry,
-    /// The ancestor that proves the owner, or `None` if only the environment names it.
+    /// The ancestor that proves the owner, or `None` if only the environment names the owner.
     pub ancestor: Option<&'a Parent>,
     process: &'a Process,
 }

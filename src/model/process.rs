@@ -201,7 +201,7 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// Maximum difference, in seconds, between the clock of a notebook server and that of the audit log.
+/// Maximum difference, in seconds, between the clock of a notebook server and the clock of the audit log.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
@@ -248,7 +248,7 @@ impl Process {
     }
 
     /// Returns the last known facts about a process that has exited but is still listed by NVML. Returns `None` if
-    /// there are none, if /proc lists the pid, or if the pid may be that of another process.
+    /// there are none, if /proc lists the pid, or if the pid may belong to another process.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
@@ -289,7 +289,7 @@ impl Process {
         }
     }
 
-    /// Returns the mark of a parked process. The memory of such a process is not, or not certainly, on the GPU.
+    /// Returns the mark of a parked process, whose memory may not be on the GPU.
     pub fn parked(&self) -> Option<&ParkMark> {
         self.park.as_deref().filter(|mark| mark.state != ParkState::Running)
     }
@@ -336,7 +336,7 @@ impl Process {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // When the front end exits, both the engine and its workers have lost it.
+        // When the front end exits, both the engine and its workers have lost their starter.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)

@@ -68,7 +68,8 @@ impl Process {
         })
     }
 
-    /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`), or is unknown.
+    /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`). Returns true
+    /// if the environment is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -83,9 +84,9 @@ fn placeholder(command: &[Arc<str>]) -> Option<&'static str> {
     placeholders.find(|(_, programs)| is_on(programs, name)).map(|(called, _)| &**called)
 }
 
-/// Returns the program's name if the program is never killed, because its name is on the `configured` list, or on the
-/// built-in list and its file is not known to belong to a user other than root. Compares the whole name of the program
-/// file or, if the file is unknown, the comm.
+/// Returns the program's name if the program is never killed. A name on the `configured` list always applies. A name on
+/// the built-in list does not apply if the file is known to belong to a user other than root. Compares the whole name
+/// of the program file or, if the file is unknown, the comm.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,

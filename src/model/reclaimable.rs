@@ -45,8 +45,8 @@ pub struct PlanMark {
     pub finding: Arc<str>,
     /// Reason why the plan skips the finding, or `None` if the plan includes it.
     pub skipped: Option<Arc<str>>,
-    /// Memory, in bytes, that the plan frees in addition to the finding's own: memory of dead processes of the job,
-    /// and of members without a finding. It is added to only one finding of each target.
+    /// Memory, in bytes, that the plan frees in addition to the finding's own: memory of dead processes of the job, and
+    /// of members without a finding. The amount is added to only one finding of each target.
     pub more_bytes: Option<u64>,
 }
 

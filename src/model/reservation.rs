@@ -102,7 +102,7 @@ impl Reservation {
         })
     }
 
-    /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Unknown GPUs are left out.
+    /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Unknown GPUs are omitted.
     pub fn gpu_indices(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();

@@ -1,10 +1,10 @@
 //! The language with which users select rows: words and terms.
 //!
 //! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`, and all terms must match. A word matches if the
-//! row contains it anywhere, regardless of case. `:` matches a part of a text, and `=` the whole text. Commas
-//! separate alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers; `=` compares in whole units. `!` or `-`
-//! before a term negates it. In texts, `*` and `?` are wildcards. Pattern characters of other languages are rejected.
-//! Quoted characters are taken literally, and `\"` is a quote.
+//! row contains it anywhere, regardless of case. `:` matches a part of a text, and `=` matches the whole text. Commas
+//! separate alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers; `=` compares in whole units. `!` or `-` before
+//! a term negates it. In texts, `*` and `?` are wildcards. Pattern characters of other languages are rejected. Quoted
+//! characters are taken literally, and `\"` is a quote.
 //!
 //! If a value is unknown, neither a term nor its negation matches.
 //!
@@ -78,7 +78,7 @@ fn suggestion(name: &str) -> String {
 
 /// Returns the name in `names` that is most similar to an unknown name, or `None` if none is similar.
 pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // Longer names are not similar to any field, so they are not compared.
+    // Skip long names, because no field has a similar name.
     let alike = names.filter(|_| name.len() <= 64);
     let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;

@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
-//! `gpumem ps --json` prints a snapshot, `gpumem record` writes one per line, and `--replay` reads them. Names of
-//! numbers include their units. Unknown values are absent, never 0. Strings are shared (`Arc`), because most of them
-//! are the same in consecutive samples.
+//! `gpumem ps --json` prints a snapshot, `gpumem record` writes one snapshot per line, and `--replay` reads recordings.
+//! Names of numbers include their units. Unknown values are absent, never 0. Strings are shared (`Arc`), because most
+//! of them are the same in consecutive samples.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -292,8 +292,8 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// Returns how much memory can be allocated: the free memory of the GPU or, if lower, what the limit of gpumem's
-    /// own cgroup leaves.
+    /// Returns how much memory can be allocated: the free memory of the GPU or, if lower, the memory left under the
+    /// limit of gpumem's own cgroup.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }

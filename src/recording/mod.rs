@@ -18,6 +18,7 @@ pub use writer::Writer;
 use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
 
+/// Why a recording cannot be read or written.
 ///
 /// The messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]

@@ -88,9 +88,9 @@ impl Store {
     }
 
     /// Returns the snapshots from `time` on, in the order in which they were written. Each segment is opened when the
-    /// iteration reaches it. If a segment causes an error, the iteration continues with the next one.
+    /// iteration reaches it. If a segment causes an error, the iteration continues with the next segment.
     pub fn since(&self, time: Time) -> SnapshotsSince {
-        // A segment contains no snapshots from after the start of the next one.
+        // A segment contains no snapshots that are newer than the start of the next segment.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
         SnapshotsSince {

@@ -66,6 +66,7 @@ impl Writer {
         }
     }
 
+    /// Writes a snapshot as one line.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl Writer {
     /// Removes the last `written` bytes, unless other data follows them. Returns whether the bytes were removed.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
-            // After an append, the position is just behind the last byte that this writer wrote.
+            // After an append, the position is just after the last byte that this writer wrote.
             let end = self.file.stream_position()?;
             let metadata = self.file.metadata()?;
             if !metadata.is_file() || metadata.len() != end || written > end {

@@ -254,7 +254,7 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Formats the question that the user must confirm before the plan is carried out.
+/// Formats the question that asks the user to confirm the plan.
 pub fn question(targets: &[&Target]) -> String {
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());

@@ -98,7 +98,7 @@ pub struct RunFigures {
     /// Whether memory was unknown in any sample.
     #[serde(skip)]
     pub has_unknown: bool,
-    /// Sum and count of the known values, to compute the means of bytes and SM utilization.
+    /// Sum and count of the known values of bytes and SM utilization, for the means.
     #[serde(skip)]
     sums: [(u64, u64); 2],
 }
@@ -220,7 +220,7 @@ pub struct RunAssertion {
     pub passed: Option<bool>,
     /// Why the assertion passed, failed, or is unknown.
     pub message: String,
-    /// Whether the assertion was measured, but the evidence is insufficient. JUnit then counts it as skipped.
+    /// Whether the evidence was measured but is insufficient for a verdict. JUnit reports such an assertion as skipped.
     #[serde(skip)]
     pub is_undecided: bool,
 }

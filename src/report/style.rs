@@ -33,7 +33,7 @@ fn code(severity: Severity) -> &'static str {
     }
 }
 
-/// Maximum number of lines that a long line is wrapped to. Untrusted text can have any length.
+/// Maximum number of lines into which a long line is wrapped. Untrusted text can have any length.
 const LINES_MAX: usize = 64;
 /// Minimum width of a wrapped line in columns, for very narrow terminals.
 const COLUMNS_MIN: usize = 8;

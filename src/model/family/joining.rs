@@ -56,7 +56,7 @@ pub(super) struct Joining<'a> {
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
     job_of: Vec<usize>,
-    /// Jobs, initially one for each process. A job that has been joined to another one is empty.
+    /// Jobs, initially one for each process. A job that has been joined to another job is empty.
     jobs: Vec<Job>,
 }
 
@@ -410,7 +410,7 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// Returns the process that started this process. If no parent is recorded, this is the current parent, unless it
+/// Returns the process that started this process. If no parent is recorded, returns the current parent, unless it
 /// adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
@@ -425,8 +425,8 @@ fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// Returns whether a process is the first process in the pid namespace of its container. When it exits, the kernel
-/// kills all other processes in the namespace.
+/// Returns whether a process is the first process in the pid namespace of its container. When this process exits, the
+/// kernel kills all other processes in the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
     // A container without an id cannot be distinguished from other containers in the same cgroup.
     let container = process.container.as_deref();

@@ -12,8 +12,8 @@ use crate::model::row::{CurrentUser, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
-    /// Returns whether the field, a GPU or a pid, has this number. Returns `None` for other fields, or if the value
-    /// is unknown.
+    /// Returns whether the GPU or pid field has this number. Returns `None` for other fields, or if the value is
+    /// unknown.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -305,7 +305,7 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
 /// Fields by which `ps --by` groups, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Number of characters shown of a container id. Container runtimes show the same number.
+/// Number of characters of a container id that are shown. Container runtimes show the same number.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
