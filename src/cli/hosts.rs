@@ -121,7 +121,7 @@ pub(super) fn ask_all<T: Send + 'static>(
     time: Duration,
     ask: impl Fn(&RemoteHost, &Hangup) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> impl Iterator<Item = (RemoteHost, anyhow::Result<T>)> {
-    /// Closes the connection when dropped, also if the caller stops before it has all answers.
+    /// Closes the connection when dropped, even if the caller stops before it has all answers.
     struct HangsUp(Hangup);
     impl Drop for HangsUp {
         fn drop(&mut self) {

@@ -37,7 +37,7 @@ use crate::source::live::Live;
 use crate::units::Bytes;
 
 /// Interval between the first samples, so that short commands are sampled several times. Later, the interval is a
-/// twentieth of the elapsed time, but not longer than configured.
+/// twentieth of the elapsed time, but at most the configured interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
 /// Delay between the exit of the command and the report of held memory, because its processes need time to exit.

@@ -95,11 +95,8 @@ pub struct MemoryPoint {
     pub since: Time,
     /// Time of the last sample in the period.
     pub until: Time,
-    /// Minimum memory, in bytes.
     pub low_bytes: u64,
-    /// Maximum memory, in bytes.
     pub high_bytes: u64,
-    /// Memory at the last sample, in bytes.
     pub last_bytes: u64,
 }
 
@@ -118,7 +115,6 @@ pub struct MemoryCurve {
     /// How long a value is assumed to stay valid after its sample, in milliseconds.
     #[serde(skip)]
     pub vouched_milliseconds: i64,
-    /// Height of the chart, in lines.
     #[serde(skip)]
     pub lines: usize,
 }

@@ -125,7 +125,7 @@ pub fn may_be_owner(comm: &str) -> bool {
     is_interpreter(comm) || OWNERS.iter().any(may_be)
 }
 
-/// Returns whether people, or programs unrelated to each other, start processes through this ancestor.
+/// Returns whether this ancestor starts processes on behalf of people or of unrelated programs.
 pub fn is_way_in(ancestor: &Parent) -> bool {
     let comm = ancestor.comm.as_deref().unwrap_or_default();
     let tool = tool(ancestor.command.as_deref().unwrap_or_default()).map(|(tool, _)| tool);

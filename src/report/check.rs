@@ -97,13 +97,11 @@ pub struct CheckReport {
     pub new_holders: Option<Vec<NewHolder>>,
     /// Read errors, and the reason if the check failed.
     pub errors: Vec<ReadError>,
-    /// Number of GPUs in the report.
     #[serde(skip)]
     pub gpus: usize,
     /// Hostname.
     #[serde(skip)]
     pub hostname: Option<Arc<str>>,
-    /// The rules that were applied.
     #[serde(skip)]
     pub rules: Vec<Arc<str>>,
     /// Minimum severity that fails the check; `None` if findings do not fail it.
@@ -336,7 +334,6 @@ pub struct TextLook {
     pub style: Style,
     /// Width of the terminal in columns; `None` if the output is not a terminal.
     pub width: Option<usize>,
-    /// Whether to print the headline in ASCII.
     pub ascii: bool,
     /// Whether to list undecided rules after a wait, and findings after a successful wait.
     pub verbose: bool,

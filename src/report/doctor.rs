@@ -145,7 +145,6 @@ impl Topic {
 /// One check. Several checks can have the same id, each for different GPUs.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorCheck {
-    /// Subject of the check.
     #[serde(flatten)]
     pub topic: Topic,
     /// NVML indices of the checked GPUs; absent if the check is not about GPUs.

@@ -25,7 +25,6 @@ const ITEM_LINES_MAX: usize = 8;
 pub struct PageStyle {
     pub width: usize,
     pub style: Style,
-    /// Whether to draw charts in ASCII.
     pub ascii: bool,
 }
 

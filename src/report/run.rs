@@ -139,7 +139,6 @@ pub struct RunGpu {
     pub name: Option<Arc<str>>,
     /// Total memory of the GPU, in bytes.
     pub total_bytes: Option<u64>,
-    /// Figures of the command and its descendants together.
     #[serde(flatten)]
     pub figures: RunFigures,
 }
@@ -154,7 +153,6 @@ pub struct RunProcess {
     pub name: String,
     /// NVML index of the GPU.
     pub gpu: u32,
-    /// Figures of the process on this GPU.
     #[serde(flatten)]
     pub figures: RunFigures,
 }
@@ -220,7 +218,7 @@ pub struct RunAssertion {
     pub passed: Option<bool>,
     /// Why the assertion passed, failed, or is unknown.
     pub message: String,
-    /// Whether the evidence was measured but is insufficient for a verdict. JUnit reports such an assertion as skipped.
+    /// Whether the evidence was insufficient for a verdict. JUnit reports such an assertion as skipped.
     #[serde(skip)]
     pub is_undecided: bool,
 }

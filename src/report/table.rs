@@ -24,11 +24,9 @@ const LAST_COLUMN_MIN: usize = 16;
 /// A table whose last column takes the remaining room.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Table {
-    /// Headings and alignments.
     columns: Vec<(&'static str, Align)>,
     #[serde(skip)]
     giving_way: Vec<&'static str>,
-    /// Cells, row by row.
     rows: Vec<Vec<String>>,
 }
 

@@ -334,7 +334,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a warning, unless it repeats the previous one. After the last warning, prints that every GPU can be read.
+    /// Prints a warning, unless it repeats the previous one. When the warnings end, prints that every GPU can be read.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),

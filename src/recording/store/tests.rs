@@ -314,7 +314,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(read(folder.path()), [1900]);
 }
 
-/// Returns the time of the latest snapshot and its distance from the previous one, both in seconds.
+/// Returns the time of the latest snapshot and the interval since the previous snapshot, in seconds.
 fn latest(folder: &Path) -> Option<(i64, Option<f64>)> {
     let latest = Store::open(folder).unwrap().latest()?;
     Some(((latest.time - time(0)) / 1000, latest.interval_seconds))
