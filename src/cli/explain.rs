@@ -160,7 +160,7 @@ impl SampledHistory {
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            commands::own_commands(&self.engine, process, last, source.command_user())
+            commands::own_commands(self.engine.settings(), process, last, source.command_user())
         };
         compose(self, self.known_so_far(last, &commands))
     }

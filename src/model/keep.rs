@@ -13,7 +13,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::{Timestamp, tz::Offset};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use super::names::Hypervisor;
@@ -75,7 +75,7 @@ impl KeepEnd {
 
 /// Why a process is exempt from being killed.
 #[skip_serializing_none]
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum KeptBy {
     /// The owner has set `GPUMEM_KEEP`.

@@ -60,6 +60,17 @@ impl Snapshot {
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|process| process.pid == pid)
     }
+
+    /// Returns the process with this pid, unless the pid belongs to a process that started at another time.
+    pub fn same_process(&self, pid: u32, start_ticks: u64) -> Option<&Process> {
+        self.process(pid).filter(|process| process.start_ticks == Some(start_ticks))
+    }
+
+    /// Returns all entries of NVML's process lists with this pid.
+    pub fn rows_of(&self, pid: u32) -> impl Iterator<Item = &GpuProcess> {
+        let rows = self.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+        rows.filter(move |row| row.pid == pid)
+    }
 }
 
 /// Name and major version of the format. A document with a different schema is rejected.

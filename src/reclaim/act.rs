@@ -11,22 +11,18 @@ mod checks;
 
 use std::sync::Arc;
 
-use super::guard::{Call, Guard, Protection};
-use super::handles::Handles;
-use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
+use super::guard::{Guard, Protection};
+use super::ledger::{Actor, Failure, LedgerError, LedgerEvent, LedgerSink};
 use super::park::ParkAnswer;
-use super::past_release::PastRelease;
-use super::policy::Signal;
-use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
-use super::recheck::is_saving;
+use super::past_acts::PastRelease;
+use super::process_control::{NotOpened, ProcessControl, RequestResult};
+use super::recheck::{Recheck, is_saving};
 use super::release::ReleaseReport;
-use super::step::{Started, StepContext, StepEffect, StepState};
-use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
-use super::verify::{
-    Baseline, DEADLINE_SECONDS, FreeCheck, Outcome, ReleaseMeter, members_hold_memory,
-};
+use super::step::{StepContext, StepEffect, StepInput, StepState};
+use super::target::{Deed, Recipients, Step, Target, TargetProcess};
+use super::verify::{Baseline, DEADLINE_SECONDS, FreeCheck, Outcome, members_hold_memory};
 use crate::host::JobUsage;
-use crate::model::{Snapshot, Time};
+use crate::model::Time;
 use crate::units::{Bytes, Span};
 
 /// Minimum time, in seconds, to watch for a restart once the memory is free. A supervisor waits a second or more
@@ -37,24 +33,6 @@ const WATCH_SECONDS: f64 = 5.0;
 const SAVING_SECONDS: f64 = 5.0;
 /// Maximum time, in seconds since the first signal, for which a job that is still working may continue.
 const MAX_SAVING_SECONDS: f64 = 600.0;
-
-/// Maximum time, in seconds, for which a rule's verdict can stay unknown before the act is cancelled.
-pub const PATIENCE_SECONDS: f64 = 30.0;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Recheck {
-    StillTrue,
-    NoLonger,
-    Unknown,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct StepInput<'a> {
-    pub now: Time,
-    pub snapshot: &'a Snapshot,
-    /// Whether the finding still holds. Has no effect if a person named the target.
-    pub recheck: Recheck,
-}
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActProgress {
@@ -68,31 +46,17 @@ pub enum ActProgress {
 
 #[derive(Debug)]
 pub struct Act {
-    id: Arc<str>,
-    guard: Arc<Guard>,
+    state: StepState,
     actor: Actor,
-    target: Target,
     stage: ActStage,
-    held: Handles,
     baseline: Option<Baseline>,
-    first_action: Option<Time>,
     unknown_since: Option<Time>,
     /// Resource usage of the living members' job at the last signal or, if later, at the last check for work.
     usage: JobUsage,
     /// Description of the job's work, if the job was given more time because it is still working.
     saving: Option<String>,
-    has_continued: bool,
-    signalled: Vec<(LedgerProcess, Signal)>,
-    /// Whether the server reported that it shut the kernel down. The server will not restart such a kernel.
-    is_shut: bool,
-    pending_request: Option<Deed>,
-    answer: RequestResult,
-    answered: Option<Time>,
-    meter: ReleaseMeter,
     /// Outcome of a step after which the processes keep running.
     settled: Option<Outcome>,
-    releases: Vec<PastRelease>,
-    is_begun: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -119,42 +83,25 @@ enum NextMove {
 
 impl Act {
     pub fn new(target: Target, guard: Arc<Guard>, actor: Actor) -> Self {
-        let boot_id = target.boot_id.clone();
-        let guard = match target.is_release() {
-            true => Arc::new(guard.for_release()),
-            false => guard,
-        };
         Self {
-            id: "".into(),
-            guard,
+            state: StepState::new(target, guard),
             actor,
-            target,
             stage: ActStage::Fresh,
-            held: Handles::new(boot_id),
             baseline: None,
-            first_action: None,
             unknown_since: None,
             usage: JobUsage::default(),
             saving: None,
-            has_continued: false,
-            signalled: Vec::new(),
-            is_shut: false,
-            pending_request: None,
-            answer: RequestResult::Waiting,
-            answered: None,
-            meter: ReleaseMeter::default(),
             settled: None,
-            releases: Vec::new(),
-            is_begun: false,
         }
     }
 
-    pub fn after(self, releases: Vec<PastRelease>) -> Self {
-        Self { releases, ..self }
+    pub fn after(mut self, releases: Vec<PastRelease>) -> Self {
+        self.state.releases = releases;
+        self
     }
 
     pub fn target(&self) -> &Target {
-        &self.target
+        &self.state.target
     }
 
     pub fn outcome(&self) -> Option<&Outcome> {
@@ -170,8 +117,8 @@ impl Act {
     }
 
     pub fn alive(&self) -> Vec<&TargetProcess> {
-        let members = self.target.members.iter();
-        members.filter(|member| !self.held.has_ended(member.pid)).collect()
+        let members = self.target().members.iter();
+        members.filter(|member| !self.state.held.has_ended(member.pid)).collect()
     }
 
     /// Takes the steps that are due. If the ledger cannot be written, ends the act without taking the next action,
@@ -181,38 +128,33 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
         record: &mut dyn LedgerSink,
-    ) -> Result<ActProgress, ledger::LedgerError> {
+    ) -> Result<ActProgress, LedgerError> {
         if let ActStage::Over(outcome) = &self.stage {
             return Ok(ActProgress::Ended(outcome.clone()));
         }
-        let result = self.advance_stage(input, control, record);
+        let result = self.advance_stage(&mut StepContext { input, control, record });
         if result.is_err() && self.outcome().is_none() {
             self.stage = ActStage::Over(Outcome::StillAlive);
         }
         result
     }
 
-    fn advance_stage(
-        &mut self,
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
-        record: &mut dyn LedgerSink,
-    ) -> Result<ActProgress, ledger::LedgerError> {
-        if !self.is_begun {
-            self.is_begun = true;
-            self.id = format!("{}-{}", input.now.unix_milliseconds(), self.target.id).into();
-            let target = Box::new(self.target.clone());
+    fn advance_stage(&mut self, context: &mut StepContext<'_>) -> Result<ActProgress, LedgerError> {
+        if self.state.act.is_empty() {
+            let now = context.input.now.unix_milliseconds();
+            self.state.act = format!("{now}-{}", self.target().id).into();
+            let target = Box::new(self.target().clone());
             let actor = self.actor.clone();
-            self.note(input.now, LedgerEvent::Begun { actor, target }, record)?;
+            self.state.note(LedgerEvent::Begun { actor, target }, context)?;
         }
-        self.record(input.now, control, record)?;
+        self.take_answer(context)?;
         loop {
             let next = match self.stage.clone() {
-                ActStage::Fresh => self.begin(input, control),
-                ActStage::Due(step) => self.take_step(step, input, control, record)?,
-                ActStage::Taken(step, until) => self.watch(step, until, input, control),
+                ActStage::Fresh => self.begin(context),
+                ActStage::Due(step) => self.take_step(step, context)?,
+                ActStage::Taken(step, until) => self.watch(step, until, context),
                 ActStage::Verifying { since, freed, resume } => {
-                    self.verify((since, freed, resume), input, control)
+                    self.verify((since, freed, resume), context)
                 }
                 ActStage::Over(outcome) => NextMove::End(outcome),
             };
@@ -220,225 +162,177 @@ impl Act {
                 NextMove::Go(stage) => self.stage = stage,
                 NextMove::Wait(until) => return Ok(ActProgress::Waiting { until }),
                 NextMove::End(outcome) => {
-                    let outcome = self.with_settled(outcome);
+                    let outcome = match (outcome, &self.settled) {
+                        // The release ended the finding.
+                        (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
+                            released.clone()
+                        }
+                        (outcome, _) => outcome,
+                    };
                     self.stage = ActStage::Over(outcome.clone());
-                    self.note(input.now, LedgerEvent::Ended(outcome.clone()), record)?;
+                    self.state.note(LedgerEvent::Ended(outcome.clone()), context)?;
                     return Ok(ActProgress::Ended(outcome));
                 }
             }
         }
     }
 
-    fn note(
-        &self,
-        time: Time,
-        event: LedgerEvent,
-        record: &mut dyn LedgerSink,
-    ) -> Result<(), ledger::LedgerError> {
-        let act = Arc::clone(&self.id);
-        record.write(&LedgerEntry { time, act, event })
-    }
-
     /// Checks the target again and opens handles on its processes. No process is signalled before all handles are open.
-    fn begin(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
-        if let Some(command) = self.target.steps.first().and_then(|step| step.advice()) {
+    fn begin(&mut self, context: &mut StepContext<'_>) -> NextMove {
+        if let Some(command) = self.target().steps.first().and_then(|step| step.advice()) {
             let command = Arc::clone(command);
             let why = Protection::Owned { command };
             return NextMove::End(Outcome::Protected { why });
         }
-        if let Some(next) = self.recheck_finding(input, control) {
+        if let Some(next) = self.recheck_finding(context) {
             return next;
         }
-        let members = self.target.members.iter().map(|member| (member, true));
-        let launcher = self.target.launcher.iter().map(|member| (member, false));
-        for (member, is_member) in members.chain(launcher) {
-            match self.held.open(member, is_member, control) {
+        let StepInput { snapshot, .. } = context.input;
+        let Target { members, launcher, .. } = &self.state.target;
+        let members = members.iter().map(|member| (member, true));
+        for (process, is_member) in members.chain(launcher.iter().map(|launcher| (launcher, false)))
+        {
+            match self.state.held.open(process, is_member, snapshot, context.control) {
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
-                Err(error) => return NextMove::End(outcome_of_not_opened(error)),
+                Err(NotOpened::Changed(_)) => return NextMove::End(Outcome::IdentityChanged),
+                Err(NotOpened::NoPidfd(_)) => {
+                    return NextMove::End(Outcome::Protected { why: Protection::NoPidfd });
+                }
+                Err(NotOpened::Failed { error, .. }) => {
+                    let why = Protection::NotHeld { error: error.into() };
+                    return NextMove::End(Outcome::Protected { why });
+                }
             }
         }
-        if self.family(input.snapshot, control).is_empty() {
+        if self.state.alive(Recipients::Family, context).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
         // Since the plan was made, a process that a person named may have freed its GPU memory.
-        if self.target.call() == Call::Named
-            && !self.target.must_exit()
-            && members_hold_memory(&self.target, input.snapshot) == Some(false)
+        if self.state.is_named()
+            && !self.target().must_exit()
+            && members_hold_memory(self.target(), snapshot) == Some(false)
         {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        for member in &self.target.members {
-            let shown = input.snapshot.process(member.pid);
-            self.held.remember(member.pid, shown.and_then(|process| process.executable.clone()));
-        }
-        let alive: Vec<Handle> = self.held.alive(control);
-        if let Some(outcome) = self.find_protection(&alive, input.snapshot, control) {
+        let alive = self.state.held.alive(context.control);
+        if let Some(outcome) = self.find_protection(&alive, context) {
             return NextMove::End(outcome);
         }
-        self.held.record_existing(input.snapshot, control);
-        self.baseline = Some(Baseline::new(&self.target, input.snapshot));
+        self.state.held.record_existing(snapshot, context.control);
+        self.baseline = Some(Baseline::new(self.target(), snapshot));
         NextMove::Go(ActStage::Due(0))
     }
 
     fn take_step(
         &mut self,
         index: usize,
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
-        record: &mut dyn LedgerSink,
-    ) -> Result<NextMove, ledger::LedgerError> {
-        let step = self.target.steps.get(index).cloned();
-        if let Some(next) = self.is_done(step.as_ref(), input, control) {
+        context: &mut StepContext<'_>,
+    ) -> Result<NextMove, LedgerError> {
+        let step = self.target().steps.get(index).cloned();
+        if let Some(next) = self.find_end(step.as_ref(), context) {
             return Ok(next);
         }
         let Some(step) = step else {
-            return Ok(NextMove::End(self.alive_at_the_end(control)));
+            return Ok(NextMove::End(self.alive_at_the_end(context.control)));
         };
-        if let Some(next) = self.recheck_finding(input, control) {
+        if let Some(next) = self.recheck_finding(context) {
             return Ok(next);
         }
-        let recipient_handles = step.recipients(&mut self.step_state(input.snapshot, control));
-        if recipient_handles.is_empty() {
+        let recipients = step.recipients(&mut self.state, context);
+        if recipients.is_empty() {
             return Ok(NextMove::Go(ActStage::Due(index + 1)));
         }
-        let would_end = |act: &mut Self, control: &mut dyn ProcessControl| {
-            act.would_end_others(&recipient_handles, input.snapshot, control)
-        };
-        if let Some(outcome) = self
-            .find_protection(&recipient_handles, input.snapshot, control)
-            .or_else(|| step.ends_processes().then(|| would_end(self, control))?)
-        {
+        let mut protection = self.find_protection(&recipients, context);
+        if protection.is_none() && step.ends_processes() {
+            protection = self.would_end_others(&recipients, context);
+        }
+        if let Some(outcome) = protection {
             return Ok(NextMove::End(outcome));
         }
-        let mut context = StepContext {
-            act: &self.id,
-            now: input.now,
-            held: &self.held,
-            control,
-            record,
-            is_named: self.target.call() == Call::Named,
-            has_continued: false,
-            signalled: &mut self.signalled,
-            releases: &self.releases,
-        };
-        let started = step.execute(&mut context, &recipient_handles)?;
-        self.has_continued |= context.has_continued;
-        if let Started::Settled(outcome) = started {
-            return Ok(self.settle(index, outcome));
+        let effect = step.execute(&mut self.state, context, &recipients)?;
+        if let Some(next) = self.next_move(index, effect) {
+            return Ok(next);
         }
-        self.first_action.get_or_insert(input.now);
+        let now = context.input.now;
+        self.state.first_action.get_or_insert(now);
         self.saving = None;
         if step.may_save() {
-            self.usage = self.read_usage(control);
+            self.usage = self.read_usage(context.control);
         }
-        let taken =
-            NextMove::Go(ActStage::Taken(index, input.now.plus_seconds(step.grace_seconds())));
-        Ok(match started {
-            Started::Asked(deed) => {
-                (self.pending_request, self.answer) = (Some(deed), RequestResult::Waiting);
-                self.answered = None;
-                self.meter = ReleaseMeter::new(&self.target, input.snapshot);
-                taken
-            }
-            // A kernel that received a signal may be restarted by its server.
-            Started::Done => {
-                self.is_shut = false;
-                taken
-            }
-            Started::Ends(outcome) | Started::Settled(outcome) => NextMove::End(outcome),
-        })
+        Ok(NextMove::Go(ActStage::Taken(index, now.plus_seconds(step.grace_seconds()))))
     }
 
-    fn step_state<'a>(
-        &'a mut self,
-        snapshot: &'a Snapshot,
-        control: &'a mut dyn ProcessControl,
-    ) -> StepState<'a> {
-        StepState {
-            target: &self.target,
-            policy: &self.guard.policy,
-            held: &mut self.held,
-            snapshot,
-            control,
-            answer: &self.answer,
-            answered: self.answered,
-            begun: self.first_action,
-            meter: &self.meter,
+    /// Returns the move after an effect of a step, or `None` if the effect is still awaited.
+    fn next_move(&mut self, index: usize, effect: StepEffect) -> Option<NextMove> {
+        let is_last = index + 1 >= self.target().steps.len();
+        match effect {
+            StepEffect::Pending => None,
+            StepEffect::Ends(outcome) => Some(NextMove::End(outcome)),
+            StepEffect::Settled(outcome) if is_last => Some(NextMove::End(outcome)),
+            StepEffect::Settled(outcome) => {
+                self.settled = Some(outcome);
+                Some(NextMove::Go(ActStage::Due(index + 1)))
+            }
+            StepEffect::Over => Some(NextMove::Go(ActStage::Due(index + 1))),
         }
     }
 
-    fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
-        self.step_state(snapshot, control).alive(Recipients::Family)
-    }
-
-    fn watch(
-        &mut self,
-        index: usize,
-        until: Time,
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
-    ) -> NextMove {
+    fn watch(&mut self, index: usize, until: Time, context: &mut StepContext<'_>) -> NextMove {
+        let StepInput { now, snapshot, recheck } = context.input;
+        let state = &mut self.state;
         // Look for new children first, while their parents are alive, because children are found through their parents.
-        let call = self.target.call();
-        let now = input.now;
-        self.held.adopt(call, &self.guard, now, input.snapshot, control);
-        let step = self.target.steps.get(index).cloned();
-        if let Some(next) = self.is_done(step.as_ref(), input, control) {
-            return next;
-        }
+        state.held.adopt(state.target.call(), &state.guard, now, snapshot, context.control);
         let next = NextMove::Go(ActStage::Due(index + 1));
-        let Some(step) = step else {
+        let Some(step) = self.target().steps.get(index).cloned() else {
             return next;
         };
-        if self.answered.is_some_and(|answered| answered < input.snapshot.time) {
-            self.meter.add(&self.target, input.snapshot);
+        if let Some(next) = self.find_end(Some(&step), context) {
+            return next;
         }
-        match step.effect(&mut self.step_state(input.snapshot, control)) {
-            StepEffect::Pending => {}
-            StepEffect::Over => return next,
-            StepEffect::Ends(outcome) => return NextMove::End(outcome),
-            StepEffect::Settled(outcome) => return self.settle(index, outcome),
+        let state = &mut self.state;
+        if state.answered.is_some_and(|answered| answered < snapshot.time) {
+            state.meter.add(&state.target, snapshot);
+        }
+        let effect = step.effect(state, context);
+        if let Some(next) = self.next_move(index, effect) {
+            return next;
         }
         // If the finding no longer holds, a step that ends processes is cancelled. A release request continues.
         if step.ends_processes()
-            && input.recheck == Recheck::NoLonger
-            && let Some(next) = self.recheck_finding(input, control)
+            && recheck == Recheck::NoLonger
+            && let Some(next) = self.recheck_finding(context)
         {
             return next;
         }
-        if input.now < until {
+        if now < until {
             return NextMove::Wait(until);
         }
-        if step.may_save() && self.still_works(input, control) {
-            let later = input.now.plus_seconds(SAVING_SECONDS);
+        if step.may_save() && self.still_works(context) {
+            let later = now.plus_seconds(SAVING_SECONDS);
             self.stage = ActStage::Taken(index, later);
             return NextMove::Wait(later);
         }
-        match step.expired(&self.step_state(input.snapshot, control)) {
-            StepEffect::Pending | StepEffect::Over => next,
-            StepEffect::Ends(outcome) => NextMove::End(outcome),
-            StepEffect::Settled(outcome) => self.settle(index, outcome),
-        }
+        self.next_move(index, step.expired(&self.state)).unwrap_or(next)
     }
 
     /// Reads the resource usage of the living members and their helper processes.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
-        let alive = self.held.alive(control).into_iter();
-        let alive = alive.filter_map(|handle| self.held.get(handle));
+        let alive = self.state.held.alive(control).into_iter();
         let alive: Vec<(u32, u64)> = alive.map(|held| (held.pid, held.start_ticks)).collect();
         control.read_usage(&alive, Some(&self.usage))
     }
 
     /// Returns whether a living member or one of its helper processes is still working, perhaps saving a checkpoint.
     /// The act then waits, but not forever.
-    fn still_works(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
-        let first_action = self.first_action.unwrap_or(input.now);
-        let now = self.read_usage(control);
-        let used = now.since(&self.usage);
-        self.usage = now;
-        let uses_gpu = self.uses_gpu(input.snapshot);
-        let is_in_time = input.now.seconds_since(first_action) < MAX_SAVING_SECONDS;
-        let is_saving = is_in_time && (uses_gpu || is_saving(used));
+    fn still_works(&mut self, context: &mut StepContext<'_>) -> bool {
+        let StepInput { now, snapshot, .. } = context.input;
+        let usage = self.read_usage(context.control);
+        let used = usage.since(&self.usage);
+        self.usage = usage;
+        let uses_gpu = self.uses_gpu(snapshot);
+        let since = self.state.first_action.unwrap_or(now);
+        let is_saving =
+            now.seconds_since(since) < MAX_SAVING_SECONDS && (uses_gpu || is_saving(used));
         self.saving = is_saving.then(|| {
             let percent = 100.0 * used.cpu_seconds / used.seconds.max(1.0);
             let gpu = if uses_gpu { " and uses the GPU" } else { "" };
@@ -452,17 +346,14 @@ impl Act {
         is_saving
     }
 
-    fn record(
-        &mut self,
-        now: Time,
-        control: &mut dyn ProcessControl,
-        record: &mut dyn LedgerSink,
-    ) -> Result<(), ledger::LedgerError> {
-        if self.pending_request.is_none() {
+    /// Reads the answer to a request, if one is awaited, and writes it to the ledger.
+    fn take_answer(&mut self, context: &mut StepContext<'_>) -> Result<(), LedgerError> {
+        let (now, state) = (context.input.now, &mut self.state);
+        if state.pending_request.is_none() {
             return Ok(());
         }
-        self.answer = control.answer();
-        let error = match &self.answer {
+        state.answer = context.control.answer();
+        let error = match &state.answer {
             RequestResult::Waiting => return Ok(()),
             RequestResult::Done | RequestResult::Released(Ok(_)) => None,
             RequestResult::AtWork => Some("it is working".to_owned()),
@@ -471,74 +362,72 @@ impl Act {
             RequestResult::Parked(ParkAnswer::Parked { .. }) => None,
             RequestResult::Parked(answer) => Some(answer.words()),
         };
-        self.answered = Some(now);
-        let Some(deed) = self.pending_request.take() else {
+        state.answered = Some(now);
+        let Some(deed) = state.pending_request.take() else {
             return Ok(());
         };
-        self.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
+        state.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
         if let Deed::Release { way } = &deed {
-            let since = self.first_action.unwrap_or(now);
-            self.releases.push(PastRelease::new(way, since, Some(now)));
+            let since = state.first_action.unwrap_or(now);
+            state.releases.push(PastRelease::new(way, since, Some(now)));
         }
         let failure = error.map(|error| Failure { pid: None, error });
         let failures = failure.into_iter().collect();
-        self.note(now, LedgerEvent::Done { deed, failures }, record)
+        state.note(LedgerEvent::Done { deed, failures }, context)
     }
 
     /// Returns the next move if all members have exited or, in a step that ends processes, if the memory is freed.
     /// The step itself evaluates an exit during a request to a kernel or server. New children without a GPU can keep
     /// running, for example to save a checkpoint.
-    fn is_done(
-        &mut self,
-        step: Option<&Step>,
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
-    ) -> Option<NextMove> {
-        let alive = self.family(input.snapshot, control);
-        if self.first_action.is_none() {
+    fn find_end(&mut self, step: Option<&Step>, context: &mut StepContext<'_>) -> Option<NextMove> {
+        let StepInput { now, snapshot, .. } = context.input;
+        let alive = self.state.alive(Recipients::Family, context);
+        if self.state.first_action.is_none() {
             return alive.is_empty().then_some(NextMove::End(Outcome::AlreadyGone));
         }
         let is_freed = || {
-            !self.target.must_exit()
-                && alive.iter().all(|&handle| !self.held.is_adopted(handle))
-                && members_hold_memory(&self.target, input.snapshot) == Some(false)
-                && matches!(self.compare(input), Some(FreeCheck::Freed(_)))
+            !self.target().must_exit()
+                && !alive.iter().any(|held| held.is_adopted)
+                && members_hold_memory(self.target(), snapshot) == Some(false)
+                && matches!(self.compare(context.input), Some(FreeCheck::Freed(_)))
         };
         let ends = step.is_none_or(Step::ends_processes);
         let may_end = ends || step.is_some_and(Step::may_be_answered_by_an_end);
         let is_done = may_end && alive.is_empty() || ends && is_freed();
         let resume = Box::new(self.stage.clone());
-        let verifying = ActStage::Verifying { since: input.now, freed: None, resume };
+        let verifying = ActStage::Verifying { since: now, freed: None, resume };
         is_done.then_some(NextMove::Go(verifying))
     }
 
     fn verify(
         &mut self,
         (since, freed, resume): (Time, Option<(u64, Time)>, Box<ActStage>),
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
+        context: &mut StepContext<'_>,
     ) -> NextMove {
+        let StepInput { now, snapshot, .. } = context.input;
         // A process that is still alive can allocate the memory again.
-        if !self.family(input.snapshot, control).is_empty()
-            && members_hold_memory(&self.target, input.snapshot) == Some(true)
+        if !self.state.alive(Recipients::Family, context).is_empty()
+            && members_hold_memory(self.target(), snapshot) == Some(true)
         {
             return NextMove::Go(*resume);
         }
-        let freed = match self.compare(input) {
-            Some(FreeCheck::Freed(bytes)) => freed.or(Some((bytes, input.snapshot.time))),
+        let check = self.compare(context.input);
+        let freed = match check {
+            Some(FreeCheck::Freed(bytes)) => freed.or(Some((bytes, snapshot.time))),
             Some(FreeCheck::StillHeld(_)) => None,
             None => freed,
         };
-        let seconds =
-            if self.is_shut { 0.0 } else { self.target.respawn_seconds.max(WATCH_SECONDS) };
+        let seconds = match self.state.is_shut {
+            true => 0.0,
+            false => self.target().respawn_seconds.max(WATCH_SECONDS),
+        };
         let watch_until = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
-        let successor = self.held.successor(&self.target, input.snapshot, control);
-        let ms_until = |freed_at: Time| {
-            u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
-        };
+        let successor = self.state.held.successor(self.target(), snapshot, context.control);
+        let first_action = self.state.first_action.unwrap_or(since);
+        let ms_until = |freed_at: Time| u64::try_from(freed_at - first_action).unwrap_or(0);
         // If no step ends processes, a process that has exited did so because of the release request.
-        let only_asked = !self.target.steps.iter().any(Step::ends_processes);
+        let only_asked = !self.target().steps.iter().any(Step::ends_processes);
         let released = |bytes, freed_at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
             let (ms, report) = (ms_until(freed_at), Box::new(report));
@@ -546,28 +435,26 @@ impl Act {
         };
         match (freed, successor) {
             (Some((bytes, freed_at)), Some(pid)) => {
-                let taken = self.taken_by(pid, input.snapshot);
-                let bytes = bytes.saturating_sub(taken);
+                let taken = snapshot.rows_of(pid).filter_map(|row| row.used_bytes);
+                let bytes = bytes.saturating_sub(taken.fold(0, u64::saturating_add));
                 if bytes == 0 || !only_asked {
                     return NextMove::End(Outcome::Respawned { pid, bytes });
                 }
                 released(bytes, freed_at, format!("it exited, and {pid} continues in its place"))
             }
-            (None, Some(pid)) if input.now >= watch_until => {
+            (None, Some(pid)) if now >= watch_until => {
                 NextMove::End(Outcome::Respawned { pid, bytes: 0 })
             }
-            (Some((bytes, freed_at)), None) if input.now >= watch_until && only_asked => {
-                released(bytes, freed_at, "it ended".to_owned())
-            }
-            (Some((bytes, freed_at)), None) if input.now >= watch_until => {
-                NextMove::End(Outcome::Freed { bytes, ms: ms_until(freed_at) })
-            }
+            (Some((bytes, freed_at)), None) if now >= watch_until => match only_asked {
+                true => released(bytes, freed_at, "it ended".to_owned()),
+                false => NextMove::End(Outcome::Freed { bytes, ms: ms_until(freed_at) }),
+            },
             (Some(_), None) | (None, Some(_)) => {
                 self.stage = ActStage::Verifying { since, freed, resume };
                 NextMove::Wait(watch_until)
             }
-            (None, None) if input.now >= deadline => {
-                let holders = match self.compare(input) {
+            (None, None) if now >= deadline => {
+                let holders = match check {
                     Some(FreeCheck::StillHeld(holders)) => holders,
                     _ => Vec::new(),
                 };
@@ -577,41 +464,19 @@ impl Act {
         }
     }
 
-    fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
-        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-        let rows = rows.flatten().filter(|row| row.pid == pid);
-        rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
-    }
-
     /// Compares a snapshot with the baseline. Returns `None` if there is no baseline, or the snapshot is older than
     /// the first action.
     fn compare(&self, input: StepInput<'_>) -> Option<FreeCheck> {
         let baseline = self.baseline.as_ref()?;
-        let first_action = self.first_action?;
-        (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))
+        let first_action = self.state.first_action?;
+        let is_later = input.snapshot.time > first_action;
+        is_later.then(|| baseline.compare(self.target(), input.snapshot))
     }
 
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
-        for handle in self.held.alive(control) {
-            let Some(held) = self.held.get(handle) else {
-                continue;
-            };
-            if let Some(wchan) = control.held_up(held.pid) {
-                return Outcome::StuckInDriver { wchan: wchan.into() };
-            }
-        }
-        Outcome::StillAlive
-    }
-}
-
-fn outcome_of_not_opened(error: NotOpened) -> Outcome {
-    match error {
-        NotOpened::Gone(_) => Outcome::AlreadyGone,
-        NotOpened::Changed(_) => Outcome::IdentityChanged,
-        NotOpened::NoPidfd(_) => Outcome::Protected { why: Protection::NoPidfd },
-        NotOpened::Failed { error, .. } => {
-            Outcome::Protected { why: Protection::NotHeld { error: error.into() } }
-        }
+        let alive = self.state.held.alive(control);
+        let wchan = alive.iter().find_map(|held| control.held_up(held.pid));
+        wchan.map_or(Outcome::StillAlive, |wchan| Outcome::StuckInDriver { wchan: wchan.into() })
     }
 }
 

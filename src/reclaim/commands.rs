@@ -9,17 +9,14 @@ use std::sync::Arc;
 
 use super::guard::Protection;
 use super::plan::{Plan, Why};
-use super::policy::{Policy, Release, Targets};
-use super::prepare::{
-    ConfiguredPolicy, PlanSource, default_policy, judged_policy, plan_by_snapshot, plan_live,
-    plan_recorded,
-};
+use super::policy::{Policy, ProcessNames, Release, Targets};
+use super::prepare::{PlanSource, default_policy, plan_live, plan_recorded};
 use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
 use crate::advice;
 use crate::model::finding::{Action, Finding, Kind, OwnCommands};
 use crate::model::{Process, Snapshot};
-use crate::rules::{Engine, RuleSet};
+use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 
 /// Uid of root, who can signal any process.
@@ -106,7 +103,7 @@ impl NextSteps {
 
 #[derive(Debug)]
 pub struct CommandSource {
-    configured: ConfiguredPolicy,
+    rules: RuleSet,
     /// Whether the commands are for this machine now, not for a recording or another machine.
     is_live: bool,
     /// Machine on which the commands take effect, if not this one.
@@ -116,7 +113,7 @@ pub struct CommandSource {
 impl CommandSource {
     /// Creates a source that respects the exemptions in `rules`.
     pub fn new(rules: &RuleSet, is_live: bool) -> Self {
-        Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
+        Self { rules: rules.clone(), is_live, host: None }
     }
 
     /// Creates a source of commands that the user types here and that take effect on another machine.
@@ -177,8 +174,7 @@ impl CommandSource {
 
     /// Returns the plan and the user who runs its commands, or `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, CommandUser)> {
-        let source =
-            PlanSource { snapshot, findings, configured: &self.configured, selected: None };
+        let source = PlanSource::new(snapshot, findings, &self.rules);
         let policy = default_policy();
         if self.is_live {
             // Planning fails without /proc. No process can be ended then, so the findings keep the advice of their
@@ -259,72 +255,55 @@ fn is_busy(process: &Process) -> bool {
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// Returns the commands that the user can run on a process, whether or not the process has a finding. `policy`
-/// contains the exemptions.
-pub fn commands_for_process(
-    process: &Process,
+/// Returns the commands that the user can run on a process, whether or not the process has a finding.
+pub fn own_commands(
+    rules: &RuleSet,
+    process: Option<&Process>,
     snapshot: &Snapshot,
-    policy: &Policy,
     command_user: CommandUser,
 ) -> OwnCommands {
-    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).flatten();
-    let mut rows = rows.filter(|row| row.pid == process.pid);
-    let may_type = match command_user {
+    let may_type = |process: &&Process| match command_user {
         CommandUser::User(uid) => uid == ROOT || Some(uid) == process.uid,
         CommandUser::Owner | CommandUser::Elsewhere => true,
     };
-    let Some(targets) = Targets::named(vec![process.pid], Vec::new()).filter(|_| may_type) else {
+    let Some(process) = process.filter(may_type) else {
         return OwnCommands::default();
     };
-    let policy = Policy { targets, ..policy.clone() };
-    let holds = rows.any(|row| row.used_bytes != Some(0));
-    let release = (holds && !is_busy(process)).then(|| policy.clone());
-    let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
-    let target = plan.targets.first();
+    let target = |release| {
+        let targets = Targets::Named(ProcessNames { pids: vec![process.pid], words: Vec::new() });
+        let policy = Policy { targets, release, ..default_policy() };
+        let (plan, _) = plan_recorded(policy, PlanSource::new(snapshot, &[], rules));
+        plan.targets.into_iter().next()
+    };
+    let holds = snapshot.rows_of(process.pid).any(|row| row.used_bytes != Some(0));
+    let release = (holds && !is_busy(process)).then(|| {
+        let options = ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() };
+        own_release_command(process, &target(Release::Only(options))?, snapshot, command_user)
+    });
     OwnCommands {
-        release: release
-            .and_then(|policy| own_release_command(process, snapshot, policy, command_user)),
-        kill: target
-            .and_then(|target| kill_command(target, vec![process.pid], snapshot, command_user)),
+        release: release.flatten(),
+        kill: target(Release::Never)
+            .and_then(|target| kill_command(&target, vec![process.pid], snapshot, command_user)),
     }
 }
 
 fn own_release_command(
     process: &Process,
+    target: &Target,
     snapshot: &Snapshot,
-    policy: Policy,
     command_user: CommandUser,
 ) -> Option<String> {
-    let release = Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() });
-    let policy = Policy { release, ..policy };
-    let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
-    let steps = plan.targets.iter().flat_map(|target| &target.steps);
-    let mut ways = steps.filter_map(|step| match step {
-        Step::Release { way, .. } => Some(way),
-        _ => None,
-    });
-    let returns_memory = || advice::framework_of(process).is_some_and(|row| row.returns(process));
-    let is_certain = match ways.next()?.by {
-        ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => true,
-        ReleaseBy::Kernel { .. } => returns_memory(),
+    let Some(Step::Release { way, .. }) = target.steps.first() else {
+        return None;
     };
+    let returns_memory = || advice::framework_of(process).is_some_and(|row| row.returns(process));
+    let is_certain = !matches!(way.by, ReleaseBy::Kernel { .. }) || returns_memory();
     let option = match command_user {
         CommandUser::User(uid) if Some(uid) != process.uid => " --all-users",
         _ => "",
     };
     let name = command_user.names(vec![process.pid], snapshot)?;
     is_certain.then(|| format!("gpumem release{option} {name}"))
-}
-
-pub fn own_commands(
-    engine: &Engine,
-    process: Option<&Process>,
-    snapshot: &Snapshot,
-    command_user: CommandUser,
-) -> OwnCommands {
-    let policy = judged_policy(engine, snapshot);
-    let commands_of = |process| commands_for_process(process, snapshot, &policy, command_user);
-    process.map_or_else(OwnCommands::default, commands_of)
 }
 
 /// Returns the command that explains a finding, or `None` if the identity of the finding's process is uncertain and

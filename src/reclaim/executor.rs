@@ -16,16 +16,17 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use super::act::{Act, ActProgress, Recheck, StepInput};
+use super::act::{Act, ActProgress};
 use super::guard::Guard;
 use super::ledger::{self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerSink};
-use super::past_release::{PastRelease, past_releases};
-use super::policy::ReapPace;
+use super::past_acts::{PastRelease, past_releases};
+use super::policy::next_act;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
-use super::step::perform_requests;
+use super::step::{StepInput, perform_requests};
 use super::target::Target;
 use super::verify::Outcome;
+use crate::config::reap::ReapConfig;
 use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
@@ -78,9 +79,9 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// Returns the earliest time, not before `now`, at which this pace allows an unattended act.
-    pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
-        pace.next(&self.unattended, now)
+    /// Returns the earliest time, not before `now`, at which the configuration allows an unattended act.
+    pub fn earliest(&self, reap: &ReapConfig, now: Time) -> Time {
+        next_act(reap, &self.unattended, now)
     }
 }
 
@@ -115,7 +116,7 @@ pub trait Observer {
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
     /// Called while the executor waits for a step to take effect, at most until the given time.
-    fn waiting(&mut self, index: usize, until: Time);
+    fn waiting(&mut self, _index: usize, _until: Time) {}
 
     /// Called when the target gets more time because it is still working. `words` describes the work.
     fn saving(&mut self, index: usize, words: &str);
@@ -190,7 +191,12 @@ impl Executor {
             let input = StepInput {
                 now: sample.now,
                 snapshot: sample.snapshot,
-                recheck: recheck_by(act, sample),
+                recheck: recheck(
+                    act.target(),
+                    &act.alive(),
+                    sample.found.as_deref(),
+                    sample.snapshot,
+                ),
             };
             let mut record = ObservedRecord {
                 record: &mut *self.tools.record,
@@ -237,16 +243,6 @@ impl Executor {
             }
         }
         Ok(None)
-    }
-}
-
-/// Returns whether the findings on a target still hold. If a person named the target, always returns
-/// [`Recheck::StillTrue`].
-fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
-    match &sample.found {
-        Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
-        None if act.target().is_found() => Recheck::Unknown,
-        None => Recheck::StillTrue,
     }
 }
 

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::policy::Policy;
 use super::target::listed;
 use crate::host::{Guarded, Ourselves};
-use crate::model::keep::KeptBy;
+use crate::model::keep::{Exempt, KeptBy};
 use crate::model::process::ParkState;
 use crate::model::program::never_killed;
-use crate::model::snapshot::Parent;
-use crate::model::snapshot::{PidNamespace, ProcessType};
-use crate::model::{Process, Snapshot, Time};
+use crate::model::snapshot::{Parent, PidNamespace, ProcessType};
+use crate::model::{GpuProcess, Process, Snapshot, Time};
+use crate::rules::serves;
 
 /// Value of `oom_score_adj` that exempts a process from the OOM killer (proc(5)).
 const NEVER: i32 = -1000;
@@ -31,16 +31,12 @@ pub enum Protection {
     Init,
     /// A kernel thread.
     KernelThread,
-    /// gpumem itself.
-    Ourselves,
-    /// An ancestor of gpumem.
+    /// gpumem itself, an ancestor of gpumem, or the leader of gpumem's session.
     Ancestor,
-    /// The leader of gpumem's session.
-    SessionLeader,
-    /// A program that gpumem never kills.
-    Program {
-        /// Name of the program.
-        name: Arc<str>,
+    /// The process is exempt.
+    Kept {
+        /// What exempts it.
+        kept_by: KeptBy,
     },
     /// The administrator has exempted the process from the OOM killer.
     OomProtected,
@@ -60,22 +56,6 @@ pub enum Protection {
     /// gpumem does not run in the host's PID namespace, so the PID that NVML reports may belong to an unrelated
     /// process.
     OtherNamespace,
-    /// The owner protects the process with `GPUMEM_KEEP`.
-    KeptByOwner {
-        /// Name of the owner.
-        user: Option<Arc<str>>,
-        /// End of the exemption; `None` if unlimited.
-        until: Option<Time>,
-    },
-    /// The configuration protects the process.
-    KeptByConfiguration {
-        /// Reason given in the configuration.
-        why: Arc<str>,
-        /// End of the exemption; `None` if unlimited.
-        until: Option<Time>,
-    },
-    /// The process is an inference server, which is normally idle while it waits for requests.
-    Server,
     /// The process's identity is uncertain.
     Unresolved,
     /// The PID now belongs to another process.
@@ -109,16 +89,10 @@ pub enum Protection {
     },
 }
 
-impl From<KeptBy> for Protection {
-    fn from(kept_by: KeptBy) -> Self {
-        match kept_by {
-            KeptBy::Owner { user, until } => Self::KeptByOwner { user, until },
-            KeptBy::Configuration { reason: why, until } => {
-                Self::KeptByConfiguration { why, until }
-            }
-            KeptBy::Program { name } => Self::Program { name },
-            KeptBy::Server => Self::Server,
-        }
+impl Protection {
+    pub(super) fn of_exemption(exemption: &Exempt) -> Self {
+        let reason = Arc::clone(&exemption.reason);
+        Self::Kept { kept_by: KeptBy::Configuration { reason, until: exemption.until } }
     }
 }
 
@@ -127,10 +101,8 @@ impl fmt::Display for Protection {
         match self {
             Self::Init => f.write_str("it is the machine's init"),
             Self::KernelThread => f.write_str("it is a kernel thread"),
-            Self::Ourselves => f.write_str("it is gpumem itself"),
-            Self::Ancestor => f.write_str("gpumem was started by it"),
-            Self::SessionLeader => f.write_str("it leads gpumem's own session"),
-            Self::Program { name } => KeptBy::Program { name: Arc::clone(name) }.fmt(f),
+            Self::Ancestor => f.write_str("it is gpumem, started gpumem, or leads its session"),
+            Self::Kept { kept_by } => kept_by.fmt(f),
             Self::OomProtected => {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
@@ -142,15 +114,6 @@ impl fmt::Display for Protection {
             Self::OtherNamespace => f.write_str(
                 "pids here are not the host's, but NVML's may be; run gpumem on the host",
             ),
-            Self::KeptByOwner { user, until } => {
-                KeptBy::Owner { user: user.clone(), until: *until }.fmt(f)
-            }
-            Self::KeptByConfiguration { why, until } => {
-                let reason = Arc::clone(why);
-                let until = *until;
-                KeptBy::Configuration { reason, until }.fmt(f)
-            }
-            Self::Server => KeptBy::Server.fmt(f),
             Self::Unresolved => f.write_str("its identity is not certain"),
             Self::Replaced => f.write_str("its pid belongs to another process now"),
             Self::Unknown { what } => write!(f, "{what} is not known"),
@@ -209,14 +172,9 @@ impl Guard {
         if pid <= 2 {
             return Some(Protection::Init);
         }
-        if pid == ourselves.pid {
-            return Some(Protection::Ourselves);
-        }
-        if ourselves.ancestors.contains(&pid) {
+        let has_started_us = ourselves.ancestors.contains(&pid);
+        if pid == ourselves.pid || has_started_us || ourselves.session == Some(pid) {
             return Some(Protection::Ancestor);
-        }
-        if ourselves.session == Some(pid) {
-            return Some(Protection::SessionLeader);
         }
         let unknown = |what: &str| Some(Protection::Unknown { what: what.into() });
         let Some(facts) = facts else {
@@ -231,7 +189,7 @@ impl Guard {
         let executable = facts.executable.as_deref().or(known_executable);
         let (is_roots, comm) = (facts.executable_is_roots, facts.comm.as_deref());
         if let Some(name) = never_killed(executable, is_roots, comm, &self.policy.never) {
-            return Some(Protection::from(KeptBy::Program { name: name.into() }));
+            return Some(Protection::Kept { kept_by: KeptBy::Program { name: name.into() } });
         }
         match facts.oom_score_adj {
             Some(NEVER) => return Some(Protection::OomProtected),
@@ -283,8 +241,8 @@ impl Guard {
         if !self.policy.graphics && is_graphics_only(process, snapshot) {
             return Some(Protection::Graphics);
         }
-        if call == Call::Rule && !self.policy.servers && (self.policy.serves)(process, snapshot) {
-            return Some(Protection::from(KeptBy::Server));
+        if call == Call::Rule && !self.policy.servers && serves(process, snapshot) {
+            return Some(Protection::Kept { kept_by: KeptBy::Server });
         }
         if call == Call::Named && self.policy.even_kept {
             return None;
@@ -318,10 +276,7 @@ impl Guard {
         let mut exemption = self.policy.kept.iter();
         let exemption = exemption.find(|exemption| exemption.is_from_all(identity, now));
         if let Some(exemption) = exemption {
-            return Some(Protection::from(KeptBy::Configuration {
-                reason: Arc::clone(&exemption.reason),
-                until: exemption.until,
-            }));
+            return Some(Protection::of_exemption(exemption));
         }
         let longest = self.policy.longest_keep;
         if process.environment.is_none() && !process.is_past_keep_limit(now, longest) {
@@ -329,7 +284,8 @@ impl Guard {
                 what: "whether its owner keeps it (its environment)".into(),
             });
         }
-        process.kept_by_owner(now, longest).map(Protection::from)
+        let kept_by = process.kept_by_owner(now, longest)?;
+        Some(Protection::Kept { kept_by })
     }
 }
 
@@ -349,12 +305,9 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
 
 /// Returns whether NVML lists the process, and only with graphics or unknown types.
 fn is_graphics_only(process: &Process, snapshot: &Snapshot) -> bool {
-    let rows = || {
-        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-        rows.flatten().filter(|row| row.pid == process.pid)
-    };
-    let draws = |kind| matches!(kind, ProcessType::Graphics | ProcessType::Other);
-    rows().next().is_some() && rows().all(|row| draws(row.kind))
+    let mut rows = snapshot.rows_of(process.pid).peekable();
+    let draws = |row: &GpuProcess| matches!(row.kind, ProcessType::Graphics | ProcessType::Other);
+    rows.peek().is_some() && rows.all(draws)
 }
 
 #[cfg(test)]

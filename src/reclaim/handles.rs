@@ -14,7 +14,8 @@ use super::process_control::{ApprovedProcess, Handle, NotOpened, ProcessControl}
 use super::respawn::Respawn;
 use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
-use crate::model::{self, Snapshot, Time};
+use crate::model::{self, GpuProcess, Snapshot, Time};
+use crate::rules::exemption::may_exempt;
 
 /// Minimum age, in seconds since its first observation, of an added process. Between fork and exec, a process still
 /// has its parent's environment and open files.
@@ -32,7 +33,7 @@ pub(super) struct HeldProcess {
     /// Whether the process is a member or an added child, not the launcher.
     pub is_member: bool,
     /// Whether the process started after the plan and was added by [`Handles::adopt`].
-    is_adopted: bool,
+    pub is_adopted: bool,
     /// Path of the program, from the last successful read.
     pub executable: Option<Arc<str>>,
 }
@@ -62,35 +63,31 @@ impl Handles {
 
     pub fn open(
         &mut self,
-        member: &TargetProcess,
+        process: &TargetProcess,
         is_member: bool,
+        snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> Result<(), NotOpened> {
-        let opened = control.open(&ApprovedProcess {
-            pid: member.pid,
-            start_ticks: member.start_ticks,
-            uid: member.uid,
-            boot_id: self.boot_id.clone(),
-        });
+        let TargetProcess { pid, start_ticks, uid, .. } = *process;
+        let opened = self.hold((pid, start_ticks, uid), control);
         if let Err(NotOpened::Gone(pid)) = opened {
             self.ended.insert(pid);
         }
-        self.all.push(HeldProcess {
-            pid: member.pid,
-            start_ticks: member.start_ticks,
-            uid: member.uid,
-            handle: opened?,
-            is_member,
-            is_adopted: false,
-            executable: None,
-        });
+        let shown = snapshot.same_process(pid, start_ticks).filter(|_| is_member);
+        let executable = shown.and_then(|process| process.executable.clone());
+        self.all.push(HeldProcess { is_member, executable, ..opened? });
         Ok(())
     }
 
-    pub fn remember(&mut self, pid: u32, executable: Option<Arc<str>>) {
-        if let Some(held) = self.all.iter_mut().find(|held| held.pid == pid) {
-            held.executable = executable;
-        }
+    fn hold(
+        &self,
+        (pid, start_ticks, uid): (u32, u64, u32),
+        control: &mut dyn ProcessControl,
+    ) -> Result<HeldProcess, NotOpened> {
+        let boot_id = self.boot_id.clone();
+        let handle = control.open(&ApprovedProcess { pid, start_ticks, uid, boot_id })?;
+        let (is_member, is_adopted, executable) = (true, false, None);
+        Ok(HeldProcess { pid, start_ticks, uid, handle, is_member, is_adopted, executable })
     }
 
     /// Records, before the first action, which processes exist and what a successor of each member would look like.
@@ -100,22 +97,14 @@ impl Handles {
         for held in self.all.iter().filter(|held| held.is_member) {
             let facts = control.read_guarded(held.pid);
             if let Some(facts) = facts.filter(|facts| facts.start_ticks == held.start_ticks) {
-                self.respawn.expect(held.pid, &facts, snapshot);
+                self.respawn.expect(held.pid, facts, snapshot);
             }
         }
-    }
-
-    pub fn get(&self, handle: Handle) -> Option<&HeldProcess> {
-        self.all.iter().find(|held| held.handle == handle)
     }
 
     /// Returns whether the process has exited, or did not exist when the act began.
     pub fn has_ended(&self, pid: u32) -> bool {
         self.ended.contains(&pid)
-    }
-
-    pub fn is_adopted(&self, handle: Handle) -> bool {
-        self.get(handle).is_some_and(|held| held.is_adopted)
     }
 
     /// Returns the living processes. An added process is included only if it may hold a GPU.
@@ -125,33 +114,23 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) -> Vec<HeldProcess> {
         let mut alive = self.alive(control);
-        alive.retain(|&handle| self.is_concerned(handle, snapshot, control));
-        let all = alive.into_iter();
-        all.filter_map(|handle| self.get(handle).cloned()).collect()
-    }
-
-    fn is_concerned(
-        &self,
-        handle: Handle,
-        snapshot: &Snapshot,
-        control: &mut dyn ProcessControl,
-    ) -> bool {
-        self.get(handle).is_some_and(|held| {
+        alive.retain(|held| {
             let holds = |facts| holds_gpu(held.pid, &facts, snapshot) != Some(false);
             !held.is_adopted || control.read_guarded(held.pid).is_none_or(holds)
-        })
+        });
+        alive
     }
 
-    /// Returns handles on all living processes, including the launcher.
-    pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
-        let mut alive = Vec::new();
-        for held in &self.all {
-            if control.has_exited(held.handle) {
+    /// Returns all living processes, including the launcher.
+    pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<HeldProcess> {
+        let mut alive = self.all.clone();
+        alive.retain(|held| {
+            let has_exited = control.has_exited(held.handle);
+            if has_exited {
                 self.ended.insert(held.pid);
-            } else {
-                alive.push(held.handle);
             }
-        }
+            !has_exited
+        });
         alive
     }
 
@@ -168,14 +147,8 @@ impl Handles {
         // Check which parents are alive only after listing the processes. A parent that is alive now already had its
         // pid when the list was made, so the listed children are really its children.
         let alive = self.alive(control);
-        let parents: HashSet<u32> = self
-            .all
-            .iter()
-            .filter(|held| held.is_member && alive.contains(&held.handle))
-            .map(|held| held.pid)
-            .collect();
-        let held_keys: HashSet<(u32, u64)> =
-            self.all.iter().map(|held| (held.pid, held.start_ticks)).collect();
+        let parents: HashSet<u32> =
+            alive.iter().filter(|held| held.is_member).map(|held| held.pid).collect();
         let uids: HashSet<u32> = self.all.iter().map(|held| held.uid).collect();
         let adopted = self.all.iter().filter(|held| held.is_adopted).count();
         let mut found = Vec::new();
@@ -184,7 +157,7 @@ impl Handles {
             let Some(parent) = child.ppid.filter(|ppid| parents.contains(ppid)) else {
                 continue;
             };
-            if self.present.contains(&key) || held_keys.contains(&key) {
+            if self.present.contains(&key) || self.is_held(child) {
                 continue;
             }
             let first_seen = *self.born.entry(key).or_insert(now);
@@ -209,46 +182,23 @@ impl Handles {
             }
         }
         for (child, uid) in found {
-            self.adopt_one(&child, uid, control);
+            // A child that has exited since it was listed cannot be opened.
+            if let Ok(held) = self.hold((child.pid, child.start_ticks, uid), control) {
+                self.all.push(HeldProcess { is_adopted: true, ..held });
+            }
         }
-    }
-
-    fn adopt_one(&mut self, child: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
-        // A child that has exited since it was listed cannot be opened.
-        let Ok(handle) = control.open(&ApprovedProcess {
-            pid: child.pid,
-            start_ticks: child.start_ticks,
-            uid,
-            boot_id: self.boot_id.clone(),
-        }) else {
-            return;
-        };
-        self.all.push(HeldProcess {
-            pid: child.pid,
-            start_ticks: child.start_ticks,
-            uid,
-            handle,
-            is_member: true,
-            is_adopted: true,
-            executable: None,
-        });
     }
 
     /// Returns the pids of living descendants that may hold a GPU and have no handle. These processes could end
     /// together with their ancestor.
     pub fn descendants_not_held(
         &self,
-        handles: &[Handle],
+        parents: impl Iterator<Item = u32>,
         snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> Vec<u32> {
         let listed = control.list();
-        let is_held = |process: &ListedProcess| {
-            let key = (process.pid, process.start_ticks);
-            self.all.iter().any(|held| (held.pid, held.start_ticks) == key)
-        };
-        let mut queue: Vec<u32> =
-            handles.iter().filter_map(|&handle| Some(self.get(handle)?.pid)).collect();
+        let mut queue: Vec<u32> = parents.collect();
         let mut visited: HashSet<u32> = queue.iter().copied().collect();
         let mut found = Vec::new();
         while let Some(parent) = queue.pop() {
@@ -261,7 +211,7 @@ impl Handles {
                 let facts = facts.filter(|facts| facts.start_ticks == process.start_ticks);
                 let holds =
                     |facts: Guarded| holds_gpu(process.pid, &facts, snapshot) != Some(false);
-                if !is_held(process) && facts.is_some_and(holds) {
+                if !self.is_held(process) && facts.is_some_and(holds) {
                     found.push(process.pid);
                 }
             }
@@ -278,22 +228,23 @@ impl Handles {
     ) -> Option<u32> {
         let listed = control.list();
         let is_new = |process: &&ListedProcess| {
-            let key = (process.pid, process.start_ticks);
-            !self.present.contains(&key)
-                && self.all.iter().all(|held| (held.pid, held.start_ticks) != key)
+            !self.present.contains(&(process.pid, process.start_ticks)) && !self.is_held(process)
         };
         let new: Vec<&ListedProcess> = listed.iter().filter(is_new).collect();
         self.respawn.find(target, &new, snapshot, control)
+    }
+
+    fn is_held(&self, process: &ListedProcess) -> bool {
+        let key = (process.pid, process.start_ticks);
+        self.all.iter().any(|held| (held.pid, held.start_ticks) == key)
     }
 }
 
 /// Returns whether a process holds a GPU: NVML lists it in the newest snapshot, or it has a device file open. Returns
 /// `None` if NVML does not list the process and its file descriptors cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
-    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-    let shown = snapshot.process(pid).and_then(|process| process.start_ticks);
-    let is_same = shown == Some(facts.start_ticks);
-    if is_same && rows.flatten().any(|row| row.pid == pid) {
+    let shown = snapshot.same_process(pid, facts.start_ticks);
+    if shown.is_some() && snapshot.rows_of(pid).next().is_some() {
         return Some(true);
     }
     let files = facts.gpu_files.as_deref()?;
@@ -313,24 +264,21 @@ fn may_be_added(
         return false;
     }
     let process = newborn(child, facts, snapshot);
-    let is_at_work = call == Call::Rule && {
-        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-        let mut rows = rows.flatten().filter(|row| row.pid == child.pid);
-        process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
-            || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
-    };
+    let uses_gpu = |row: &GpuProcess| row.sm_percent.is_some_and(|percent| percent > 0);
+    let is_at_work = call == Call::Rule
+        && (process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
+            || snapshot.rows_of(child.pid).any(uses_gpu));
     // The environment of an added process must be readable, even if a person named the target.
     facts.environment.is_some()
         && !is_at_work
         && guard.by_snapshot(call, &process, snapshot).is_none()
-        && !guard.policy.keeps.has(&process, snapshot)
+        && !may_exempt(&guard.policy.keeps, &process, snapshot)
 }
 
 /// Returns a new process as a snapshot would show it. Facts that were not read are copied from its parent, or unknown
 /// if the parent's would be misleading.
 fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
-    let shown = snapshot.process(child.pid);
-    if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(child.start_ticks)) {
+    if let Some(shown) = snapshot.same_process(child.pid, child.start_ticks) {
         return model::Process { environment: facts.environment.clone(), ..shown.clone() };
     }
     let parent = facts.ppid.and_then(|ppid| snapshot.process(ppid));

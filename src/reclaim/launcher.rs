@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::target::TargetProcess;
-use crate::model::program::file_name;
+use crate::model::program::{file_name, tool};
 use crate::model::snapshot::Parent;
 use crate::model::{Process, Snapshot};
 
@@ -68,10 +68,9 @@ pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Optio
 
 /// Returns whether the parent has another child whose rank number differs by one.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
-    let program = parent.command.as_deref().and_then(<[_]>::first);
-    let program = program.or(parent.comm.as_ref()).map_or("", |path| file_name(path));
+    let program = parent.command.as_deref().and_then(<[_]>::first).or(parent.comm.as_ref());
     // Slurm's daemon starts ranks, but users may not signal it.
-    if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
+    if rank.slurm.is_some() || program.is_some_and(|program| is_shell(program)) {
         return false;
     }
     let number = |process: &Process, name: &str| -> Option<u32> {
@@ -87,28 +86,15 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
 
 /// Returns whether a command runs a launcher, either directly or as a Python script or module.
 pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
-    let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
-    let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {
+    let command = command.unwrap_or_default();
+    let Some(program) = command.first().filter(|program| !is_shell(program)) else {
         return false;
     };
-    let program = base(program);
-    let is_python = program
-        .strip_prefix("python")
-        .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
-    if !is_python {
-        return LAUNCHERS.contains(&&*program);
-    }
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match &**word {
-            "-m" => return words.next().is_some_and(|module| LAUNCHERS.contains(&&**module)),
-            "-X" | "-W" => {
-                words.next();
-            }
-            "-c" => return false,
-            word if word.starts_with('-') => {}
-            _ => return LAUNCHERS.contains(&&*base(word)),
-        }
-    }
-    false
+    // `tool` returns the script that a launcher such as torchrun executes, not the launcher.
+    LAUNCHERS.contains(&file_name(program))
+        || tool(command).is_some_and(|(program, _)| LAUNCHERS.contains(&program))
+}
+
+fn is_shell(program: &str) -> bool {
+    SHELLS.contains(&file_name(program).trim_start_matches('-'))
 }

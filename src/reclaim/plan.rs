@@ -4,9 +4,6 @@
 //! A rule ends a family only if all members that NVML lists have findings. `select` chooses the processes that the
 //! policy requests, `step` chooses the steps, and `guard` protects processes.
 
-mod park;
-mod release;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -16,17 +13,18 @@ use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{find_launcher, find_leader};
-use super::policy::{Targets, WORKING_CPU_PERCENT};
+use super::policy::{Release, Targets, WORKING_CPU_PERCENT};
+use super::release::{self, ReleaseBy, ReleaseOptions, ReleaseWay};
 use super::select::{MatchedProcess, select_found, select_named};
 use super::step::{self, FamilyInput};
-use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
+use super::target::{Because, MemberGpu, ParkWay, Reason, Target, TargetProcess, listed};
 use crate::advice;
 use crate::host::{Guarded, Roots, UsageReader};
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::Parent;
 use crate::model::process_name::name_of;
-use crate::model::{Process, Snapshot, Time, Unread};
+use crate::model::{Gpu, Process, Snapshot, Time, Unread};
 
 /// Maximum number of generations searched for a requested ancestor of a process.
 const MAX_GENERATIONS: usize = 64;
@@ -74,6 +72,12 @@ pub struct Refused {
     pub kind: Option<Kind>,
     /// Reason for the refusal.
     pub why: Why,
+}
+
+impl Refused {
+    pub fn new(pid: Option<u32>, why: Why) -> Self {
+        Self { pid, user: None, name: None, finding: None, kind: None, why }
+    }
 }
 
 /// Why a process or finding is refused.
@@ -219,13 +223,22 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
     };
     let unread = Unread::new(input.snapshot, input.families, |_, _| false);
     let (parked, matched): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
-        matched.into_iter().partition(|matched| park::is_parked(matched, &guard.policy));
-    park::plan(input, guard, call, (&parked, &unread), &mut plan);
-    let (released, matched): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
-        matched.into_iter().partition(|matched| release::is_released(matched, &guard.policy));
-    release::plan(input, guard, call, (&released, &unread), &mut plan);
+        matched.into_iter().partition(|matched| {
+            let mut findings = matched.findings.iter();
+            guard.policy.parks
+                || findings.any(|finding| guard.policy.parking.contains(&finding.rule))
+        });
+    let planner = Planner { input, guard, call, unread: &unread };
+    planner.plan_parks(&parked, &mut plan);
+    let (released, ended): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
+        matched.into_iter().partition(|matched| {
+            let mut findings = matched.findings.iter();
+            matches!(guard.policy.release, Release::Only(_))
+                || findings.any(|finding| guard.policy.releasing.contains(&finding.rule))
+        });
+    Planner { guard: &guard.for_release(), ..planner }.plan_releases(&released, &mut plan);
     let mut done: Vec<u32> = Vec::new();
-    for requested in &matched {
+    for requested in &ended {
         if done.contains(&requested.process.pid) {
             continue;
         }
@@ -235,18 +248,12 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
             None => pid == requested.process.pid,
         };
         let together: Vec<&MatchedProcess<'_>> =
-            matched.iter().filter(|matched| is_relative(matched.process.pid)).collect();
+            ended.iter().filter(|matched| is_relative(matched.process.pid)).collect();
         done.extend(together.iter().map(|matched| matched.process.pid));
-        match target(input, guard, call, &together, family, &unread) {
-            Ok(target) => plan.targets.push(target),
-            // If a family is refused, report every requested process in it, even those that are not the reason.
-            Err(why) => {
-                let refused = together.iter().map(|matched| matched.refused(why.clone()));
-                plan.refused.extend(refused);
-            }
-        }
+        let target = planner.target(&together, family);
+        plan.add(target, &together);
     }
-    plan.sort();
+    plan.targets.sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
     plan
 }
 
@@ -259,8 +266,15 @@ impl Plan {
         }
     }
 
-    fn sort(&mut self) {
-        self.targets.sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
+    /// Adds a target, or refuses all of its requested processes, even those that are not the reason.
+    fn add(&mut self, target: Result<Target, Why>, requested: &[&MatchedProcess<'_>]) {
+        match target {
+            Ok(target) => self.targets.push(target),
+            Err(why) => {
+                let refused = requested.iter().map(|matched| matched.refused(why.clone()));
+                self.refused.extend(refused);
+            }
+        }
     }
 }
 
@@ -298,197 +312,299 @@ fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-fn target(
-    input: &PlanInput<'_>,
-    guard: &Guard,
+/// Creates the targets of a plan.
+struct Planner<'a> {
+    input: &'a PlanInput<'a>,
+    guard: &'a Guard,
     call: Call,
-    matched: &[&MatchedProcess<'_>],
-    family: Option<&Family>,
-    unread: &Unread,
-) -> Result<Target, Why> {
-    let is_matched = |pid: u32| matched.iter().any(|matched| matched.process.pid == pid);
-    let on_unread = matched.iter().find_map(|matched| unread.gpu_of(matched.process.pid));
-    if call == Call::Rule
-        && let Some(gpu) = on_unread
-    {
-        return Err(Why::Unread { gpu });
-    }
-    let relatives = family.map_or(&[][..], |family| &family.members);
-    let relatives = || relatives.iter().filter(|&&pid| !is_matched(pid));
-    let mut processes: Vec<&Process> = matched.iter().map(|matched| matched.process).collect();
-    let (mut unaccused, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
-    for &pid in relatives() {
-        let Some(process) = input.snapshot.process(pid) else {
-            continue;
-        };
-        let is_listed = !rows(process, input.snapshot).is_empty() || unread.may_hold(pid);
-        if process.start_ticks.is_none() || process.is_zombie() {
-            dead.push(pid);
-        } else if is_listed || (call == Call::Rule && is_working(process)) {
-            unaccused.push(pid);
-        } else if descends(process, matched, input.snapshot) {
-            processes.push(process);
-        } else {
-            // A relative that is not a descendant does not end with the requested processes.
-            unasked.push(pid);
-        }
-    }
-    if call == Call::Rule && !unaccused.is_empty() {
-        return Err(Why::Family { pids: unaccused });
-    }
-    let is_whole = unaccused.is_empty() && unasked.is_empty();
-    if !unaccused.is_empty() {
-        // The members that keep running may still hold the memory of the dead processes.
-        dead.clear();
-    }
-    let launcher =
-        matched.iter().find_map(|matched| find_launcher(matched.process, input.snapshot));
-    if let Some(parent) = launcher.filter(|_| !is_whole) {
-        unaccused.append(&mut unasked);
-        let program = launcher_name(parent);
-        return Err(Why::Rank { launcher: parent.pid, program, pids: unaccused });
-    }
-    let protected = |pid, protection| Err(Why::Protected { pid, protection });
-    let mut members = Vec::new();
-    for process in &processes {
-        let on_gpu = is_matched(process.pid);
-        members.push(target_process(input, guard, (call, on_gpu), process)?);
-    }
-    members.sort_by_key(|member| (member.start_ticks, member.pid));
-    let launcher = match launcher {
-        Some(parent) => {
-            let facts = input.facts.get(&parent.pid);
-            let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
-            if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
-                return protected(parent.pid, protection);
-            }
-            let started = processes.iter().filter_map(|process| process.start_time).min();
-            let now = input.snapshot.time;
-            let kept =
-                facts.and_then(|facts| guard.keeps_launcher(call, parent, facts, (started, now)));
-            if let Some(protection) = kept {
-                return protected(parent.pid, protection);
-            }
-            let uid = facts.and_then(|facts| facts.uid);
-            if uid.is_none_or(|uid| members.iter().any(|member| member.uid != uid)) {
-                let uid = uid.unwrap_or_default();
-                return protected(parent.pid, Protection::OtherUser { uid });
-            }
-            parent.start_ticks.zip(uid).map(|(start_ticks, uid)| TargetProcess {
-                pid: parent.pid,
-                start_ticks,
-                uid,
-                user: members.first().and_then(|member| member.user.clone()),
-                name: launcher_name(parent),
-                gpus: Vec::new(),
-                is_listed: false,
-                process_group: facts.and_then(|facts| facts.process_group),
-                session: facts.and_then(|facts| facts.session),
-                is_stopped: facts.is_some_and(Guarded::is_stopped),
-                is_parked: false,
-            })
-        }
-        _ => None,
-    };
-    let leader = find_leader(&members, &processes);
-    let bytes = bytes(&members, &dead, input.snapshot);
-    let step_plan = step::steps(&FamilyInput {
-        guard,
-        processes: &processes,
-        launcher: launcher.as_ref(),
-        leader,
-        snapshot: input.snapshot,
-        is_whole,
-        is_idle: call == Call::Rule && release::is_idle(matched),
-    });
-    let start =
-        members.iter().find(|member| member.pid == leader).map_or(0, |member| member.start_ticks);
-    Ok(Target {
-        id: format!("{leader}:{start}").into(),
-        boot_id: input.snapshot.host.boot_id.clone(),
-        reason: reason(call, matched),
-        members,
-        launcher,
-        leader,
-        dead,
-        bytes,
-        owner: processes
-            .iter()
-            .find_map(|process| advice::owner_of(process, &processes))
-            .filter(|_| step_plan.steps.iter().all(|step| step.advice().is_none()))
-            .map(|owner| owner.line.into()),
-        steps: step_plan.steps,
-        respawn_seconds: step_plan.respawn_seconds,
-        used_at_plan: None,
-    })
+    unread: &'a Unread,
 }
 
-/// Returns the entry of a process in a target, or the reason why the process is refused. If `on_gpu` is set, the
-/// process must be on a GPU.
-fn target_process(
-    input: &PlanInput<'_>,
-    guard: &Guard,
-    (call, on_gpu): (Call, bool),
-    process: &Process,
-) -> Result<TargetProcess, Why> {
-    let pid = process.pid;
-    let protected = |protection| Err(Why::Protected { pid, protection });
-    if let Some(protection) = guard.by_snapshot(call, process, input.snapshot) {
-        return protected(protection);
+impl<'a> Planner<'a> {
+    /// Returns an error if a rule found a process that may be working on a GPU whose process list could not be read.
+    fn check_unread(&self, process: &Process) -> Result<(), Why> {
+        match self.unread.gpu_of(process.pid) {
+            Some(gpu) if self.call == Call::Rule => Err(Why::Unread { gpu }),
+            _ => Ok(()),
+        }
     }
-    let facts = input.facts.get(&pid);
-    if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
-        return protected(Protection::Replaced);
+
+    /// Plans to park processes and end none. Each process is a target of its own.
+    fn plan_parks(&self, matched: &[MatchedProcess<'a>], plan: &mut Plan) {
+        for matched in matched {
+            plan.add(self.park_target(matched), &[matched]);
+        }
     }
-    let executable = process.executable.as_deref();
-    if let Some(protection) = guard.by_facts(call, pid, facts, executable) {
-        return protected(protection);
+
+    fn park_target(&self, matched: &MatchedProcess<'a>) -> Result<Target, Why> {
+        let process = matched.process;
+        self.check_unread(process)?;
+        if self.call == Call::Rule && process.jupyter.is_none() {
+            return Err(Why::CannotPark { obstacle: "rules park only notebooks".into() });
+        }
+        let target = self.new_target(&[matched], &[process], Vec::new())?;
+        let steps = target.members.iter().map(|member| {
+            let jupyter = process.jupyter.as_deref();
+            let way = ParkWay {
+                pid: member.pid,
+                start_ticks: member.start_ticks,
+                uid: member.uid,
+                name: member.name.clone(),
+                notebook: jupyter.and_then(|jupyter| jupyter.notebook_path.clone()),
+                bytes: target.bytes.unwrap_or(0),
+            };
+            step::park::step(way, false)
+        });
+        Ok(Target { steps: steps.collect(), ..target })
     }
-    let identity = process.start_ticks.zip(facts.and_then(|facts| facts.uid));
-    let Some((start_ticks, uid)) = identity else {
-        return protected(Protection::Unresolved);
-    };
-    let gpus = gpus(process, input.snapshot);
-    let files = process.gpu_files.as_deref().unwrap_or_default();
-    let is_parked = process.parked().is_some();
-    if on_gpu && gpus.is_empty() && files.is_empty() && !is_parked {
-        return Err(Why::NotOnGpu);
+
+    /// Plans to ask processes to release memory. Each process that can be asked is a target, except that all processes
+    /// of a server are one target.
+    fn plan_releases(&self, matched: &[MatchedProcess<'a>], plan: &mut Plan) {
+        let by_rule = ReleaseOptions::by_rule();
+        let options = match &self.guard.policy.release {
+            Release::Only(options) => options,
+            Release::First(_) | Release::Never => &by_rule,
+        };
+        let find_way = |process: &Process| {
+            self.check_unread(process)?;
+            let way = release::find(process, self.input.snapshot);
+            way.map_err(|ways| Why::NoWayIn { ways: ways.into() })
+        };
+        let mut ways: Vec<(ReleaseWay, Vec<&MatchedProcess<'_>>)> = Vec::new();
+        for matched in matched {
+            match find_way(matched.process) {
+                Ok(way) => match ways.iter_mut().find(|(other, _)| *other == way) {
+                    Some((_, requested)) => requested.push(matched),
+                    None => ways.push((way, vec![matched])),
+                },
+                Err(why) => plan.refused.push(matched.refused(why)),
+            }
+        }
+        for (way, requested) in ways {
+            plan.add(self.release_target(options, way, &requested), &requested);
+        }
     }
-    Ok(TargetProcess {
-        pid,
-        start_ticks,
-        uid,
-        user: process.user.clone(),
-        name: name_of(process).into(),
-        gpus,
-        is_listed: !rows(process, input.snapshot).is_empty(),
-        process_group: process.process_group,
-        session: process.session,
-        is_stopped: facts.is_some_and(Guarded::is_stopped),
-        is_parked,
-    })
+
+    /// Creates one target for all processes that release memory after the same request. The target of a server
+    /// includes its workers even if they were not requested, because the server releases their memory, too.
+    fn release_target(
+        &self,
+        options: &ReleaseOptions,
+        way: ReleaseWay,
+        matched: &[&MatchedProcess<'a>],
+    ) -> Result<Target, Why> {
+        let snapshot = self.input.snapshot;
+        let is_of_way = |process: &&Process| {
+            is_matched(process.pid, matched)
+                || (matches!(way.by, ReleaseBy::Server(_))
+                    && snapshot.rows_of(process.pid).next().is_some()
+                    && release::find(process, snapshot).as_ref() == Ok(&way))
+        };
+        let processes: Vec<&Process> = snapshot.processes.iter().filter(is_of_way).collect();
+        let target = self.new_target(matched, &processes, Vec::new())?;
+        let steps = vec![step::release::step(way, options, &processes, snapshot)];
+        Ok(Target { steps, ..target })
+    }
+
+    fn target(
+        &self,
+        matched: &[&MatchedProcess<'a>],
+        family: Option<&Family>,
+    ) -> Result<Target, Why> {
+        let Self { guard, call, unread, .. } = *self;
+        let PlanInput { snapshot, facts, .. } = *self.input;
+        matched.iter().try_for_each(|matched| self.check_unread(matched.process))?;
+        let relatives = family.map_or(&[][..], |family| &family.members);
+        let relatives = relatives.iter().filter(|&&pid| !is_matched(pid, matched));
+        let mut processes: Vec<&Process> = matched.iter().map(|matched| matched.process).collect();
+        let (mut unaccused, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+        for &pid in relatives {
+            let Some(process) = snapshot.process(pid) else {
+                continue;
+            };
+            let is_listed = snapshot.rows_of(pid).next().is_some() || unread.may_hold(pid);
+            if process.start_ticks.is_none() || process.is_zombie() {
+                dead.push(pid);
+            } else if is_listed || (call == Call::Rule && is_working(process)) {
+                unaccused.push(pid);
+            } else if descends(process, matched, snapshot) {
+                processes.push(process);
+            } else {
+                // A relative that is not a descendant does not end with the requested processes.
+                unasked.push(pid);
+            }
+        }
+        if call == Call::Rule && !unaccused.is_empty() {
+            return Err(Why::Family { pids: unaccused });
+        }
+        let is_whole = unaccused.is_empty() && unasked.is_empty();
+        if !unaccused.is_empty() {
+            // The members that keep running may still hold the memory of the dead processes.
+            dead.clear();
+        }
+        let launcher = matched.iter().find_map(|matched| find_launcher(matched.process, snapshot));
+        if let Some(parent) = launcher.filter(|_| !is_whole) {
+            unaccused.append(&mut unasked);
+            let program = launcher_name(parent);
+            return Err(Why::Rank { launcher: parent.pid, program, pids: unaccused });
+        }
+        let mut target = self.new_target(matched, &processes, dead)?;
+        if let Some(parent) = launcher {
+            let facts = facts.get(&parent.pid);
+            let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
+            target.launcher = Some(self.launcher(parent, facts, &target.members, &processes)?);
+        }
+        let (steps, respawn_seconds) = step::steps(&FamilyInput {
+            guard,
+            target: &target,
+            processes: &processes,
+            snapshot,
+            is_whole,
+            is_idle: call == Call::Rule
+                && matched
+                    .iter()
+                    .flat_map(|matched| &matched.findings)
+                    .all(|finding| finding.kind == Kind::Idle),
+        });
+        let owner = processes.iter().find_map(|process| advice::owner_of(process, &processes));
+        let owner = owner.filter(|_| steps.iter().all(|step| step.advice().is_none()));
+        let owner = owner.map(|owner| owner.line.into());
+        Ok(Target { owner, steps, respawn_seconds, ..target })
+    }
+
+    /// Returns the launcher of a run, or the reason why it is protected.
+    fn launcher(
+        &self,
+        parent: &Parent,
+        facts: Option<&Guarded>,
+        members: &[TargetProcess],
+        processes: &[&Process],
+    ) -> Result<TargetProcess, Why> {
+        let pid = parent.pid;
+        let protected = |protection| Why::Protected { pid, protection };
+        let (call, now) = (self.call, self.input.snapshot.time);
+        let started = processes.iter().filter_map(|process| process.start_time).min();
+        let protection = self
+            .guard
+            .by_facts(call, pid, facts, None)
+            .or_else(|| self.guard.keeps_launcher(call, parent, facts?, (started, now)));
+        if let Some(protection) = protection {
+            return Err(protected(protection));
+        }
+        let identity = facts.and_then(|facts| Some((facts, facts.uid?)));
+        let Some((facts, uid)) = identity else {
+            return Err(protected(Protection::Unresolved));
+        };
+        if members.iter().any(|member| member.uid != uid) {
+            return Err(protected(Protection::OtherUser { uid }));
+        }
+        Ok(TargetProcess {
+            pid,
+            start_ticks: facts.start_ticks,
+            uid,
+            user: members.first().and_then(|member| member.user.clone()),
+            name: launcher_name(parent),
+            gpus: Vec::new(),
+            is_listed: false,
+            process_group: facts.process_group,
+            session: facts.session,
+            is_stopped: facts.is_stopped(),
+            is_parked: false,
+        })
+    }
+
+    /// Creates a target without steps, or returns the reason why one of its processes is refused.
+    fn new_target(
+        &self,
+        matched: &[&MatchedProcess<'_>],
+        processes: &[&Process],
+        dead: Vec<u32>,
+    ) -> Result<Target, Why> {
+        let members = processes.iter().map(|process| self.target_process(process, matched));
+        let mut members: Vec<TargetProcess> = members.collect::<Result<_, _>>()?;
+        members.sort_by_key(|member| (member.start_ticks, member.pid));
+        let leader = find_leader(&members, processes);
+        let start = members.iter().find(|member| member.pid == leader);
+        let start = start.map_or(0, |member| member.start_ticks);
+        let because = |matched: &&MatchedProcess<'_>| {
+            let pid = matched.process.pid;
+            matched.findings.iter().map(|finding| Because::new(finding, pid)).collect::<Vec<_>>()
+        };
+        Ok(Target {
+            id: format!("{leader}:{start}").into(),
+            boot_id: self.input.snapshot.host.boot_id.clone(),
+            reason: match self.call {
+                Call::Named => Reason::Named,
+                Call::Rule => {
+                    Reason::Found { findings: matched.iter().flat_map(because).collect() }
+                }
+            },
+            launcher: None,
+            leader,
+            bytes: bytes(&members, &dead, self.input.snapshot),
+            dead,
+            members,
+            owner: None,
+            steps: Vec::new(),
+            respawn_seconds: 0.0,
+            used_at_plan: None,
+        })
+    }
+
+    /// Returns the entry of a process in a target, or the reason why the process is refused. A requested process must
+    /// be on a GPU.
+    fn target_process(
+        &self,
+        process: &Process,
+        matched: &[&MatchedProcess<'_>],
+    ) -> Result<TargetProcess, Why> {
+        let (pid, call, snapshot) = (process.pid, self.call, self.input.snapshot);
+        let protected = |protection| Err(Why::Protected { pid, protection });
+        if let Some(protection) = self.guard.by_snapshot(call, process, snapshot) {
+            return protected(protection);
+        }
+        let facts = self.input.facts.get(&pid);
+        if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
+            return protected(Protection::Replaced);
+        }
+        let executable = process.executable.as_deref();
+        if let Some(protection) = self.guard.by_facts(call, pid, facts, executable) {
+            return protected(protection);
+        }
+        let identity = process.start_ticks.zip(facts.and_then(|facts| facts.uid));
+        let Some((start_ticks, uid)) = identity else {
+            return protected(Protection::Unresolved);
+        };
+        let gpus = gpus(process, snapshot);
+        let files = process.gpu_files.as_deref().unwrap_or_default();
+        let is_parked = process.parked().is_some();
+        if is_matched(pid, matched) && gpus.is_empty() && files.is_empty() && !is_parked {
+            return Err(Why::NotOnGpu);
+        }
+        Ok(TargetProcess {
+            pid,
+            start_ticks,
+            uid,
+            user: process.user.clone(),
+            name: name_of(process).into(),
+            gpus,
+            is_listed: snapshot.rows_of(pid).next().is_some(),
+            process_group: process.process_group,
+            session: process.session,
+            is_stopped: facts.is_some_and(Guarded::is_stopped),
+            is_parked,
+        })
+    }
+}
+
+fn is_matched(pid: u32, matched: &[&MatchedProcess<'_>]) -> bool {
+    matched.iter().any(|matched| matched.process.pid == pid)
 }
 
 /// Returns whether a process uses at least [`WORKING_CPU_PERCENT`] of a core. Returns true if its CPU use is unknown.
 fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
-}
-
-fn reason(call: Call, matched: &[&MatchedProcess<'_>]) -> Reason {
-    match call {
-        Call::Named => Reason::Named,
-        Call::Rule => Reason::Found {
-            findings: matched
-                .iter()
-                .flat_map(|matched| {
-                    matched
-                        .findings
-                        .iter()
-                        .map(|finding| Because::new(finding, matched.process.pid))
-                })
-                .collect(),
-        },
-    }
 }
 
 /// Returns whether a process descends from a requested process, according to the snapshot.
@@ -503,7 +619,7 @@ fn descends(process: &Process, matched: &[&MatchedProcess<'_>], snapshot: &Snaps
         let Some(parent) = parent.filter(is_older) else {
             return false;
         };
-        if matched.iter().any(|matched| matched.process.pid == parent.pid) {
+        if is_matched(parent.pid, matched) {
             return true;
         }
         child = parent;
@@ -511,36 +627,25 @@ fn descends(process: &Process, matched: &[&MatchedProcess<'_>], snapshot: &Snaps
     false
 }
 
-/// Returns a process's memory on each GPU, according to NVML's process lists.
-fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
-    let mut found: Vec<MemberGpu> = Vec::new();
-    for gpu in &snapshot.gpus {
+/// Returns the GPUs on which NVML lists a process, and the GPUs whose device file the process has open.
+fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
+    let files = process.gpu_files.as_deref().unwrap_or_default();
+    let member_gpu = |gpu: &Gpu| {
         let rows = gpu.processes.iter().flatten();
         let mut rows = rows.filter(|row| row.pid == process.pid).peekable();
-        if rows.peek().is_some() {
-            found.push(MemberGpu {
-                index: gpu.index,
-                uuid: gpu.uuid.clone(),
-                used_bytes: rows
-                    .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?))),
-            });
-        }
-    }
-    found
-}
-
-/// Returns the GPUs on which NVML lists a process, and the GPUs whose device file the process has open.
-pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
-    let mut found = rows(process, snapshot);
-    let files = process.gpu_files.as_deref().unwrap_or_default();
-    for gpu in &snapshot.gpus {
+        let is_listed = rows.peek().is_some();
         let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
         let is_open = file.is_some_and(|file| files.iter().any(|path| path.ends_with(&file)));
-        if is_open && found.iter().all(|found| found.index != gpu.index) {
-            found.push(MemberGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None });
-        }
-    }
-    found
+        (is_listed || is_open).then(|| MemberGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            used_bytes: match is_listed {
+                true => rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?))),
+                false => None,
+            },
+        })
+    };
+    snapshot.gpus.iter().filter_map(member_gpu).collect()
 }
 
 /// Returns the memory that NVML lists for the members and the dead processes, or `None` if NVML lists none of them or

@@ -6,23 +6,24 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal as KernelSignal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::release::way::ReleaseOptions;
+use super::release::ReleaseOptions;
+use crate::config::reap::ReapConfig;
 use crate::model::finding::Ends;
-pub use crate::model::keep::Exempt;
+use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
-use crate::model::{Kind, Process, Snapshot, Time};
+use crate::model::{Kind, Time};
+use crate::rules::exemption::Exemption;
 use crate::units::Span;
 
 /// Minimum CPU use, in percent of a core, of a family member that works although NVML does not list it.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Function that returns whether a process in a snapshot is an inference server, for which being idle is normal.
-pub type Serves = fn(&Process, &Snapshot) -> bool;
-
-#[derive(Clone, Debug)]
+/// By default, a policy covers only the caller's own processes, and SIGTERM is sent first.
+#[derive(Clone, Debug, Default)]
 pub struct Policy {
     pub targets: Targets,
     /// Processes that a selector matched. If set, the plan contains no other processes.
@@ -50,37 +51,10 @@ pub struct Policy {
     pub never: Vec<Arc<str>>,
     /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     pub longest_keep: Option<Span>,
+    /// Processes in the snapshot that are exempt.
     pub kept: Vec<Exempt>,
-    /// Decides whether a process that starts after the plan is exempt. `kept` lists the exemptions of earlier
-    /// processes.
-    pub keeps: Keeps,
-    pub serves: Serves,
-}
-
-impl Policy {
-    /// Returns the default policy: only the caller's own processes, and SIGTERM first.
-    pub fn new(targets: Targets, serves: Serves) -> Self {
-        Self {
-            targets,
-            selected: None,
-            all_users: false,
-            graphics: false,
-            servers: false,
-            direct: false,
-            even_kept: false,
-            release: Release::Never,
-            releasing: Vec::new(),
-            parks: false,
-            parking: Vec::new(),
-            signal: None,
-            grace: None,
-            never: Vec::new(),
-            longest_keep: None,
-            kept: Vec::new(),
-            keeps: Keeps::default(),
-            serves,
-        }
-    }
+    /// Exemptions, which also apply to processes that start after the plan.
+    pub keeps: Vec<Exemption>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -93,31 +67,16 @@ pub enum Release {
     Only(ReleaseOptions),
 }
 
-type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
-
-#[derive(Clone, Default)]
-pub struct Keeps(Option<Arc<KeepCheck>>);
-
-impl Keeps {
-    pub fn new(keep: impl Fn(&Process, &Snapshot) -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(keep)))
-    }
-
-    pub fn has(&self, process: &Process, snapshot: &Snapshot) -> bool {
-        self.0.as_ref().is_some_and(|keep| keep(process, snapshot))
-    }
-}
-
-impl fmt::Debug for Keeps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Keeps").field(&self.0.is_some()).finish()
-    }
-}
-
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
     Named(ProcessNames),
     Found(FindingSelector),
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self::Found(FindingSelector::default())
+    }
 }
 
 impl Targets {
@@ -169,40 +128,20 @@ pub struct FindingSelector {
     pub rules: Vec<Arc<str>>,
 }
 
-/// Rate limit for unattended acts. The ledger contains the start times of earlier acts.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ReapPace {
-    /// Pause after each act, long enough for the next sample to show the act's effect.
-    pub settle: Duration,
-    /// Maximum number of acts within `within`.
-    pub most: usize,
-    pub within: Duration,
-}
-
-impl Default for ReapPace {
-    fn default() -> Self {
-        Self { settle: Duration::from_secs(15), most: 3, within: Duration::from_secs(600) }
-    }
-}
-
-impl ReapPace {
-    /// Returns when the next act may start, given the start times of earlier acts in any order. If the clock was set
-    /// back, start times in the future are treated as `now`.
-    pub fn next(&self, acts: &[Time], now: Time) -> Time {
-        let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
-        acts.sort_unstable();
-        let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
-        let allowed = match self.most.checked_sub(1) {
-            // If `most` is 0, the next act is always a whole period away, so it never starts.
-            None => Some(now.plus_seconds(self.within.as_secs_f64())),
-            Some(_) => acts
-                .iter()
-                .rev()
-                .nth(self.most - 1)
-                .map(|act| act.plus_seconds(self.within.as_secs_f64())),
-        };
-        [settled, allowed].into_iter().flatten().fold(now, Time::max)
-    }
+/// Returns when the next unattended act may start, given the start times of earlier acts in any order: after a pause
+/// long enough for the next sample to show the effect of the last act, and within the configured rate limit. If the
+/// clock was set back, start times in the future are treated as `now`.
+pub(super) fn next_act(reap: &ReapConfig, acts: &[Time], now: Time) -> Time {
+    let after = |time: Time, pause: Span| time.plus_seconds(pause.0.as_secs_f64());
+    let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
+    acts.sort_unstable();
+    let settled = acts.last().map(|&last| after(last, reap.settle));
+    let allowed = match reap.most.checked_sub(1) {
+        // If `most` is 0, the next act is always a whole period away, so it never starts.
+        None => Some(after(now, reap.within)),
+        Some(others) => acts.iter().rev().nth(others).map(|&act| after(act, reap.within)),
+    };
+    [settled, allowed].into_iter().flatten().fold(now, Time::max)
 }
 
 /// A signal to a process.
@@ -234,20 +173,19 @@ impl Signal {
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
-    /// Names and numbers of signals on the architectures that NVIDIA's driver supports (signal(7)).
-    const TABLE: [(Self, &'static str, u32); 9] = [
-        (Self::Hup, "SIGHUP", 1),
-        (Self::Int, "SIGINT", 2),
-        (Self::Quit, "SIGQUIT", 3),
-        (Self::Usr1, "SIGUSR1", 10),
-        (Self::Usr2, "SIGUSR2", 12),
-        (Self::Term, "SIGTERM", 15),
-        (Self::Kill, "SIGKILL", 9),
-        (Self::Cont, "SIGCONT", 18),
-        (Self::Stop, "SIGSTOP", 19),
+    const TABLE: [(Self, &'static str, KernelSignal); 9] = [
+        (Self::Hup, "SIGHUP", KernelSignal::HUP),
+        (Self::Int, "SIGINT", KernelSignal::INT),
+        (Self::Quit, "SIGQUIT", KernelSignal::QUIT),
+        (Self::Usr1, "SIGUSR1", KernelSignal::USR1),
+        (Self::Usr2, "SIGUSR2", KernelSignal::USR2),
+        (Self::Term, "SIGTERM", KernelSignal::TERM),
+        (Self::Kill, "SIGKILL", KernelSignal::KILL),
+        (Self::Cont, "SIGCONT", KernelSignal::CONT),
+        (Self::Stop, "SIGSTOP", KernelSignal::STOP),
     ];
 
-    pub const fn number(self) -> u32 {
+    pub const fn kernel(self) -> KernelSignal {
         Self::TABLE[self as usize].2
     }
 
@@ -300,16 +238,18 @@ mod tests {
     #[test]
     fn the_rate_limit_delays_the_next_act() {
         let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
-        let pace = ReapPace::default();
-        assert_eq!(pace.next(&[], at(0)), at(0));
-        assert_eq!(pace.next(&[at(100)], at(105)), at(115));
-        assert_eq!(pace.next(&[at(100)], at(116)), at(116));
+        let reap = ReapConfig::default();
+        let next = |acts: &[Time], now| next_act(&reap, acts, now);
+        assert_eq!(next(&[], at(0)), at(0));
+        assert_eq!(next(&[at(100)], at(105)), at(115));
+        assert_eq!(next(&[at(100)], at(116)), at(116));
         let three = [at(140), at(100), at(120)];
-        assert_eq!(pace.next(&three, at(200)), at(700), "three in ten minutes");
-        assert_eq!(pace.next(&three, at(701)), at(701));
-        assert_eq!(pace.next(&[at(900)], at(100)), at(115), "a clock set back");
-        let none = ReapPace { most: 0, ..pace };
-        assert_eq!(none.next(&[], at(0)), at(600));
+        assert_eq!(next(&three, at(200)), at(700), "three in ten minutes");
+        assert_eq!(next(&three, at(701)), at(701));
+        assert_eq!(next(&[at(900)], at(100)), at(115), "a clock set back");
+        let mut none = reap.clone();
+        none.most = 0;
+        assert_eq!(next_act(&none, &[], at(0)), at(600));
     }
 
     #[test]

@@ -11,65 +11,47 @@ use std::sync::Arc;
 use super::guard::Guard;
 use super::launcher::find_launcher;
 use super::plan::{self, Plan, PlanInput, Why, plan};
-use super::policy::{FindingSelector, Keeps, Policy, Targets};
+use super::policy::{Policy, Targets};
 use crate::config::reap::ReapConfig;
 use crate::host::{Guarded, HostError, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
 use crate::model::reclaimable::PlanMark;
 use crate::model::selector::Selected;
 use crate::model::{Finding, Process, Snapshot};
-use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
-use crate::rules::{Engine, RuleSet, serves};
-use crate::units::Span;
-
-/// The configured part of every policy: exemptions, and the rules that only ask for releases.
-#[derive(Clone, Debug)]
-pub struct ConfiguredPolicy {
-    keeps: Vec<Exemption>,
-    never: Vec<Arc<str>>,
-    /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
-    longest_keep: Option<Span>,
-    /// Names of the rules whose findings only lead to release requests.
-    releasing: Vec<Arc<str>>,
-    /// Names of the rules whose findings only lead to parking.
-    parking: Vec<Arc<str>>,
-}
-
-impl ConfiguredPolicy {
-    pub fn new(rules: &RuleSet) -> Self {
-        Self {
-            keeps: rules.keeps().to_vec(),
-            never: rules.never().to_vec(),
-            longest_keep: rules.longest_keep,
-            releasing: Vec::new(),
-            parking: Vec::new(),
-        }
-    }
-
-    pub fn with_releases(self, reap: &ReapConfig) -> Self {
-        let releasing = reap.releasing().cloned().collect();
-        let parking = reap.parking().cloned().collect();
-        Self { releasing, parking, ..self }
-    }
-
-    pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
-        policy.never.clone_from(&self.never);
-        policy.longest_keep = self.longest_keep;
-        policy.releasing.clone_from(&self.releasing);
-        policy.parking.clone_from(&self.parking);
-        policy.kept = exempt_processes(&self.keeps, snapshot);
-        let keeps = self.keeps.clone();
-        policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
-    }
-}
+use crate::rules::exemption::exempt_processes;
+use crate::rules::{Engine, RuleSet};
 
 #[derive(Clone, Copy, Debug)]
 pub struct PlanSource<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
-    pub configured: &'a ConfiguredPolicy,
+    /// The rules, with the configured exemptions.
+    pub rules: &'a RuleSet,
+    /// The configuration of rules that only park or ask for releases, or `None` to treat all rules alike.
+    pub reap: Option<&'a ReapConfig>,
     /// Processes that a selector matched. If set, the plan contains no other processes.
     pub selected: Option<&'a Selected>,
+}
+
+impl<'a> PlanSource<'a> {
+    pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], rules: &'a RuleSet) -> Self {
+        Self { snapshot, findings, rules, reap: None, selected: None }
+    }
+
+    /// Adds the selection and the configuration to a policy.
+    fn complete(&self, policy: Policy) -> Policy {
+        let rules = self.rules;
+        Policy {
+            selected: self.selected.cloned(),
+            releasing: self.reap.into_iter().flat_map(ReapConfig::releasing).cloned().collect(),
+            parking: self.reap.into_iter().flat_map(ReapConfig::parking).cloned().collect(),
+            never: rules.never().to_vec(),
+            longest_keep: rules.longest_keep,
+            kept: exempt_processes(rules.keeps(), self.snapshot),
+            keeps: rules.keeps().to_vec(),
+            ..policy
+        }
+    }
 }
 
 /// Returns the names of the requested rules. If one of them is undecided, the plan may be incomplete.
@@ -83,13 +65,10 @@ pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
 
 /// Makes a plan for this machine with facts from /proc. Also returns the guard that was used, which is needed to
 /// carry out the plan. Returns an error if gpumem's own identity cannot be read.
-pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
-    let PlanSource { snapshot, findings, configured, selected } = source;
+pub fn plan_live(policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
+    let PlanSource { snapshot, findings, .. } = source;
     let roots = Roots::default();
-    let ourselves = read_ourselves(&roots)?;
-    configured.protect(&mut policy, snapshot);
-    policy.selected = selected.cloned();
-    let guard = Guard { policy, ourselves };
+    let guard = Guard { policy: source.complete(policy), ourselves: read_ourselves(&roots)? };
     let families = families(snapshot);
     // A process without facts is protected.
     let facts = plan::pids(snapshot, &families).into_iter();
@@ -101,13 +80,11 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
 }
 
 /// Makes the plan that root would make on the recorded machine. Facts that were not recorded protect no process.
-pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
-    source.configured.protect(&mut policy, source.snapshot);
-    policy.selected = source.selected.cloned();
-    plan_by_snapshot(policy, source.findings, source.snapshot)
+pub fn plan_recorded(policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
+    plan_by_snapshot(source.complete(policy), source.findings, source.snapshot)
 }
 
-pub(super) fn plan_by_snapshot(
+fn plan_by_snapshot(
     mut policy: Policy,
     findings: &[Finding],
     snapshot: &Snapshot,
@@ -136,7 +113,7 @@ pub(super) fn plan_by_snapshot(
     (plan(&input, &guard), guard)
 }
 
-fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
+pub(super) fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
         state: process.state,
@@ -176,36 +153,23 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
     Some((parent.pid, guarded))
 }
 
+pub fn default_policy() -> Policy {
+    Policy { all_users: true, ..Policy::default() }
+}
+
 /// Returns for each finding that `reap` offers to act on whether a plan for all users would include it.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
     }
     let found: Vec<Finding> = engine.unkept().cloned().collect();
-    marks(&found, snapshot, judged_policy(engine, snapshot))
+    let source = PlanSource::new(snapshot, &found, engine.settings());
+    marks(&found, &plan_recorded(default_policy(), source).0)
 }
 
-pub fn default_policy() -> Policy {
-    Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
-}
-
-/// Returns the default policy of `reap --all-users`, with the configuration's exemptions.
-pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
-    let settings = engine.settings();
-    Policy {
-        never: settings.never().to_vec(),
-        kept: exempt_processes(settings.keeps(), snapshot),
-        ..default_policy()
-    }
-}
-
-/// Returns for each finding that `reap` offers to act on whether a plan with this policy would include it.
-fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
+/// Returns for each finding that `reap` offers to act on whether the plan includes it.
+fn marks(findings: &[Finding], plan: &Plan) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
-    if offered().next().is_none() {
-        return Vec::new();
-    }
-    let (plan, _) = plan_by_snapshot(policy, findings, snapshot);
     let why = |finding: &Finding| -> Arc<str> {
         let pid = finding.process.as_ref().map(|process| process.pid);
         let by_id = |id: &Option<Arc<str>>| id.as_ref() == Some(&finding.id);

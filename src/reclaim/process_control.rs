@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 
 use super::park::ParkAnswer;
 use super::policy::Signal;
-use super::release::way::ReleaseAnswer;
+use super::release::ReleaseAnswer;
 use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
@@ -115,8 +115,8 @@ pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
     perform: PerformRequest,
-    pending: Option<Task<RequestResult>>,
-    answer: RequestResult,
+    /// The running request, or the reason why its thread could not be started.
+    pending: Option<Result<Task<RequestResult>, String>>,
 }
 
 impl PidfdControl {
@@ -126,7 +126,6 @@ impl PidfdControl {
             held: Vec::new(),
             perform: Arc::new(|_| RequestResult::Failed("no request is made here".to_owned())),
             pending: None,
-            answer: RequestResult::Waiting,
         }
     }
 
@@ -185,22 +184,10 @@ impl ProcessControl for PidfdControl {
     }
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
-        use rustix::process::Signal as Number;
-        let number = match signal {
-            Signal::Hup => Number::HUP,
-            Signal::Int => Number::INT,
-            Signal::Quit => Number::QUIT,
-            Signal::Usr1 => Number::USR1,
-            Signal::Usr2 => Number::USR2,
-            Signal::Term => Number::TERM,
-            Signal::Kill => Number::KILL,
-            Signal::Cont => Number::CONT,
-            Signal::Stop => Number::STOP,
-        };
         let Some(fd) = self.held.get(handle.0) else {
             return Err(NotSent::Gone);
         };
-        match pidfd_send_signal(fd, number) {
+        match pidfd_send_signal(fd, signal.kernel()) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(NotSent::Gone),
             Err(Errno::PERM) => Err(NotSent::NotPermitted),
@@ -227,46 +214,36 @@ impl ProcessControl for PidfdControl {
     fn start_request(&mut self, request: Request) {
         let perform = Arc::clone(&self.perform);
         let task = Task::start("asking", move || perform(&request));
-        (self.pending, self.answer) = match task {
-            Ok(task) => (Some(task), RequestResult::Waiting),
-            Err(error) => (None, RequestResult::Failed(error.to_string())),
-        };
+        self.pending = Some(task.map_err(|error| error.to_string()));
     }
 
     fn answer(&mut self) -> RequestResult {
-        if let Some(task) = &self.pending {
-            match task.wait(Duration::ZERO) {
-                Ok(answer) => self.answer = answer,
-                Err(NoAnswer::Late) => return RequestResult::Waiting,
-                Err(NoAnswer::Never) => {
-                    self.answer =
-                        RequestResult::Failed("the thread that sent the request failed".to_owned());
-                }
+        match self.pending.as_ref().map(|task| task.as_ref().map(|task| task.wait(Duration::ZERO)))
+        {
+            None | Some(Ok(Err(NoAnswer::Late))) => RequestResult::Waiting,
+            Some(Ok(Ok(answer))) => answer,
+            Some(Ok(Err(NoAnswer::Never))) => {
+                RequestResult::Failed("the thread that sent the request failed".to_owned())
             }
-            self.pending = None;
+            Some(Err(error)) => RequestResult::Failed(error.clone()),
         }
-        self.answer.clone()
     }
 
     fn release(&mut self) {
         self.held.clear();
-        (self.pending, self.answer) = (None, RequestResult::Waiting);
+        self.pending = None;
     }
 }
 
 impl std::fmt::Debug for PidfdControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PidfdControl")
-            .field("held", &self.held)
-            .field("answer", &self.answer)
-            .finish_non_exhaustive()
+        f.debug_struct("PidfdControl").field("held", &self.held).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::target::KernelAtServer;
     use std::thread;
 
     #[test]
@@ -322,32 +299,5 @@ mod tests {
         assert_eq!(control.open(&approved), Err(NotOpened::Changed(pid)));
         drop(end);
         thread.join().unwrap();
-    }
-
-    #[test]
-    fn a_shutdown_request_fails_without_a_server() {
-        let mut control = PidfdControl::new(Roots::default());
-        let kernel = KernelAtServer {
-            id: "x".into(),
-            pid: 7,
-            start_ticks: 70,
-            last_activity: None,
-            server_url: "http://127.0.0.1:1/".into(),
-            server_pid: None,
-            notebook: None,
-        };
-        control.start_request(Request::ShutKernel {
-            kernel,
-            even_at_work: false,
-            asked: Vec::new(),
-        });
-        let answer = loop {
-            match control.answer() {
-                RequestResult::Waiting => thread::yield_now(),
-                answer => break answer,
-            }
-        };
-        assert!(matches!(answer, RequestResult::Failed(_)), "{answer:?}");
-        assert_eq!(control.answer(), answer, "the answer is kept");
     }
 }

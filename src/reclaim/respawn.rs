@@ -20,15 +20,12 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 struct FormerPlace {
-    ppid: Option<u32>,
+    facts: Guarded,
     /// Whether the parent only adopted the process. The parent's other children are not successors then.
     is_orphan: bool,
-    session: Option<u32>,
-    uid: Option<u32>,
     parent_holds: bool,
-    command: Option<Arc<[Arc<str>]>>,
     /// Whether the command identifies a particular notebook kernel. A successor of such a kernel can have a different
     /// parent, because a server can use a new wrapper for each start.
     is_kernel: bool,
@@ -41,20 +38,15 @@ pub(super) struct Respawn {
 }
 
 impl Respawn {
-    pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
-        let shown = snapshot.process(pid);
-        let shown = shown.filter(|process| process.start_ticks == Some(facts.start_ticks));
-        let is_orphan = shown.is_none_or(|process| process.parent_is_reaper != Some(false));
+    pub fn expect(&mut self, pid: u32, facts: Guarded, snapshot: &Snapshot) {
+        let shown = snapshot.same_process(pid, facts.start_ticks);
         let kernel = facts.command.as_deref().and_then(parse_kernel);
         self.places.push(FormerPlace {
-            ppid: facts.ppid,
-            is_orphan,
-            session: facts.session,
-            uid: facts.uid,
-            parent_holds: facts.ppid.is_some_and(|ppid| is_listed(ppid, snapshot)),
-            command: facts.command.clone(),
+            is_orphan: shown.is_none_or(|process| process.parent_is_reaper != Some(false)),
+            parent_holds: facts.ppid.is_some_and(|ppid| snapshot.rows_of(ppid).next().is_some()),
             is_kernel: kernel.is_some_and(|kernel| kernel.kernel_id.is_some()),
             manager: shown.and_then(manager),
+            facts,
         });
     }
 
@@ -65,60 +57,55 @@ impl Respawn {
         snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> Option<u32> {
-        let is_taking = |pid: u32| {
-            let is_theirs = |gpu: &&Gpu| {
-                let mut member_gpus = target.members.iter().flat_map(|member| &member.gpus);
-                member_gpus.any(|member_gpu| member_gpu.index == gpu.index)
-            };
-            let gpus = snapshot.gpus.iter().filter(is_theirs);
-            let mut rows = gpus.flat_map(|gpu| &gpu.processes).flatten();
-            rows.any(|row| row.pid == pid)
+        let is_theirs = |gpu: &&Gpu| {
+            let mut member_gpus = target.members.iter().flat_map(|member| &member.gpus);
+            member_gpus.any(|member_gpu| member_gpu.index == gpu.index)
         };
-        for candidate in new {
-            let is_sibling =
-                |former: &&FormerPlace| former.ppid.is_some() && former.ppid == candidate.ppid;
-            let shown = snapshot.process(candidate.pid);
-            let shown = shown.filter(|shown| shown.start_ticks == Some(candidate.start_ticks));
+        let is_taking = |pid: u32| {
+            let gpus = snapshot.gpus.iter().filter(is_theirs);
+            gpus.flat_map(|gpu| gpu.processes.iter().flatten()).any(|row| row.pid == pid)
+        };
+        let is_successor = |candidate: &ListedProcess, control: &mut dyn ProcessControl| {
+            let shown = snapshot.same_process(candidate.pid, candidate.start_ticks);
             let manager = shown.and_then(manager);
-            let is_managed = |former: &&FormerPlace| manager.is_some() && former.manager == manager;
-            let kernels = || self.places.iter().filter(|former| former.is_kernel);
-            let siblings = || self.places.iter().filter(is_sibling);
+            let is_managed = |former: &FormerPlace| manager.is_some() && former.manager == manager;
+            let is_sibling = |former: &FormerPlace| {
+                former.facts.ppid.is_some() && former.facts.ppid == candidate.ppid
+            };
             let allocates = shown.is_some() && is_taking(candidate.pid);
-            if !allocates
-                && siblings().next().is_none()
-                && kernels().next().is_none()
-                && !self.places.iter().any(|former| is_managed(&former))
-            {
-                continue;
+            // Reading the facts of every new process would be slow.
+            let may_succeed = |former: &FormerPlace| {
+                allocates || former.is_kernel || is_sibling(former) || is_managed(former)
+            };
+            if !self.places.iter().any(may_succeed) {
+                return false;
             }
             let facts = control.read_guarded(candidate.pid);
             let Some(facts) = facts.filter(|facts| facts.start_ticks == candidate.start_ticks)
             else {
-                continue;
+                return false;
             };
-            let is_same =
-                |former: &&FormerPlace| former.command.is_some() && former.command == facts.command;
-            let started_it = |former: &&FormerPlace| {
-                !former.is_orphan
-                    || former.uid == facts.uid
-                        && (facts.session == Some(candidate.pid) || facts.session == former.session)
-            };
-            let siblings_like_it = siblings().filter(started_it);
-            let restarted =
-                self.places.iter().filter(|former| allocates && former.uid == facts.uid);
-            if siblings_like_it.chain(kernels()).chain(restarted).any(|former| is_same(&former)) {
-                return Some(candidate.pid);
-            }
-            let has_place = siblings().any(|former| !former.is_orphan)
-                || self.places.iter().any(|former| is_managed(&former));
-            if has_place && allocates {
-                return Some(candidate.pid);
-            }
+            self.places.iter().any(|former| {
+                let (was, is_sibling) = (&former.facts, is_sibling(former));
+                let has_command = was.command.is_some() && was.command == facts.command;
+                let has_uid = was.uid == facts.uid;
+                let has_session =
+                    facts.session == Some(candidate.pid) || facts.session == was.session;
+                let started_again = former.is_kernel
+                    || allocates && has_uid
+                    || is_sibling && (!former.is_orphan || has_uid && has_session);
+                let took_place = is_sibling && !former.is_orphan || is_managed(former);
+                has_command && started_again || allocates && took_place
+            })
+        };
+        if let Some(candidate) = new.iter().find(|candidate| is_successor(candidate, &mut *control))
+        {
+            return Some(candidate.pid);
         }
         // A supervisor can allocate the memory itself.
         let supervisors =
             self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
-        let mut supervisors = supervisors.filter_map(|former| former.ppid);
+        let mut supervisors = supervisors.filter_map(|former| former.facts.ppid);
         supervisors.find(|&ppid| is_taking(ppid))
     }
 }
@@ -129,9 +116,4 @@ fn manager(process: &Process) -> Option<Arc<str>> {
     let unit = process.systemd_unit.as_ref();
     let is_service = |unit: &&Arc<str>| unit.ends_with(".service") && !unit.starts_with("user@");
     container.or_else(|| unit.filter(is_service).cloned())
-}
-
-fn is_listed(pid: u32, snapshot: &Snapshot) -> bool {
-    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-    rows.flatten().any(|row| row.pid == pid)
 }

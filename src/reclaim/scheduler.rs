@@ -6,25 +6,23 @@
 
 mod notices;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 pub use self::notices::Notice;
 use crate::config::reap::{ReapConfig, Response};
-use crate::host::{Guarded, JobUsage, JobWork};
-use crate::model::family::families;
+use crate::host::{JobUsage, JobWork};
 use crate::model::finding::{Finding, FindingProcess, Severity};
 use crate::model::{Gpu, Identity, Process, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
-use crate::reclaim::plan::{PlanInput, pids};
-use crate::reclaim::policy::ReapPace;
+use crate::reclaim::prepare::PlanSource;
 use crate::reclaim::recheck::{MIN_SECONDS, is_work};
 use crate::reclaim::release::{ReleaseBy, find as find_release};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
 use crate::reclaim::{
-    ActProgress, Executor, FindingSelector, FreshSample, Guard, Observer, Outcome, Plan, Target,
-    Targets, Tools, Warnings, plan,
+    ActProgress, Executor, FindingSelector, FreshSample, Guard, Observer, Outcome, Plan, Refused,
+    Target, Targets, Tools, Warnings,
 };
 use crate::report::escape::escape;
 use crate::report::reap as text;
@@ -40,18 +38,8 @@ const BUSY_SECONDS: f64 = 300.0;
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
-    fn guard(
-        &mut self,
-        rules: &RuleSet,
-        reap: &ReapConfig,
-        snapshot: &Snapshot,
-    ) -> Result<Guard, String>;
-
-    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
-
-    fn usage(&mut self, target: &Target) -> JobUsage;
-
-    fn actor(&mut self, snapshot: &Snapshot) -> Actor;
+    /// Makes a plan and notes how much each target has used so far.
+    fn plan(&mut self, targets: Targets, source: PlanSource<'_>) -> Result<(Plan, Guard), String>;
 
     /// Queues a notice. Returns false if the queue is full.
     fn notify(&mut self, notice: Notice) -> bool;
@@ -71,8 +59,6 @@ impl Observer for LogObserver<'_> {
     fn failed(&mut self, _: usize, failures: &[Failure]) {
         self.0.log(&text::failures(failures));
     }
-
-    fn waiting(&mut self, _: usize, _: Time) {}
 
     fn saving(&mut self, _: usize, words: &str) {
         self.0.log(words);
@@ -101,7 +87,6 @@ struct PendingRetry {
 #[derive(Debug)]
 pub struct ReapScheduler {
     engine: Engine,
-    rules: RuleSet,
     reap: ReapConfig,
     warnings: Warnings,
     snapshot: Snapshot,
@@ -122,10 +107,9 @@ pub struct ReapScheduler {
 }
 
 impl ReapScheduler {
-    pub fn new(engine: Engine, (rules, reap): (RuleSet, ReapConfig), warnings: Warnings) -> Self {
+    pub fn new(engine: Engine, reap: ReapConfig, warnings: Warnings) -> Self {
         Self {
             engine,
-            rules,
             reap,
             warnings,
             snapshot: Snapshot::new(Time::default()),
@@ -144,12 +128,12 @@ impl ReapScheduler {
     /// Replaces the configuration. A running act continues only if the new configuration requires the same response
     /// to its findings and exempts none of its processes.
     pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
-        self.engine.set_settings(rules.clone());
-        (self.rules, self.reap) = (rules, reap);
+        self.engine.set_settings(rules);
+        self.reap = reap;
         if let Some(acting) = &mut self.acting
             && let Some(target) = acting.executor.target()
         {
-            let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
+            let exempt = exempt_processes(self.engine.settings().keeps(), &self.snapshot);
             let is_kept = |member: &TargetProcess| {
                 exempt.iter().any(|kept| kept.identity == member.identity())
             };
@@ -246,18 +230,13 @@ impl ReapScheduler {
     }
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
-        let mut guard = system.guard(&self.rules, &self.reap, &self.snapshot)?;
         let mut rules: Vec<Arc<str>> =
             findings.iter().map(|finding| Arc::clone(&finding.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
-        guard.policy.targets =
-            Targets::Found(FindingSelector { rules, ..FindingSelector::default() });
-        let families = families(&self.snapshot);
-        let facts = system.facts(&pids(&self.snapshot, &families));
-        let input =
-            PlanInput { findings, snapshot: &self.snapshot, families: &families, facts: &facts };
-        Ok((plan(&input, &guard), guard))
+        let targets = Targets::Found(FindingSelector { rules, ..FindingSelector::default() });
+        let source = PlanSource::new(&self.snapshot, findings, self.engine.settings());
+        system.plan(targets, PlanSource { reap: Some(&self.reap), ..source })
     }
 
     /// Warns about the targets that will be ended, and starts the act on the due target that holds the most memory.
@@ -267,19 +246,14 @@ impl ReapScheduler {
             Ok(planned) => planned,
             Err(error) => return self.log_error(Err(error), system),
         };
-        for refused in &plan.refused {
-            let pid = refused.pid.unwrap_or_default();
-            let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
-            self.log_skipped(refused.finding.as_slice(), &why, system);
-        }
+        self.log_refused(&plan.refused, system);
         let (advice, targets): (Vec<_>, Vec<_>) =
             plan.targets.into_iter().partition(Target::is_advice);
         for target in &advice {
-            let why = format!(
-                "{}: skipped: not gpumem's to kill: {}",
-                describe_target(target),
-                owner_command(target)
-            );
+            let command =
+                target.steps.iter().find_map(Step::advice).map_or("", |command| &**command);
+            let target_words = describe_target(target);
+            let why = format!("{target_words}: skipped: not gpumem's to kill: {command}");
             self.log_skipped(&finding_ids(target), &why, system);
         }
         let mut due = Vec::new();
@@ -305,10 +279,10 @@ impl ReapScheduler {
                 self.warnings.find(finding, true).and_then(|warning| warning.last)
             };
             let is_warned = of_target.iter().any(|finding| last(finding).is_some());
-            if let Some(first) = target.members.first().map(TargetProcess::identity) {
+            let first = target.members.first().map(TargetProcess::identity);
+            if let Some((first, now)) = first.zip(target.used_at_plan.take()) {
                 match is_warned {
                     true => {
-                        let now = Arc::new(system.usage(&target));
                         let when_idle =
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
                         // While the job is idle, the baseline advances. Averaging since the first warning would hide
@@ -357,11 +331,7 @@ impl ReapScheduler {
             Ok(planned) => planned,
             Err(error) => return self.log_error(Err(error), system),
         };
-        for refused in &plan.refused {
-            let pid = refused.pid.unwrap_or_default();
-            let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
-            self.log_skipped(refused.finding.as_slice(), &why, system);
-        }
+        self.log_refused(&plan.refused, system);
         let mut targets = plan.targets.into_iter();
         if let Some(target) = targets.find(Target::is_release) {
             let identities = target.members.iter().map(TargetProcess::identity);
@@ -409,7 +379,7 @@ impl ReapScheduler {
     /// subject.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.find(finding, true).filter(|warning| !warning.is_over);
-        warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
+        warning.is_some_and(|warning| warning.due(now, &self.reap) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
@@ -424,9 +394,17 @@ impl ReapScheduler {
         let mean = usage.zip(seconds).and_then(|(usage, seconds)| usage.cpu().mean(seconds));
         mean.is_some_and(|mean| {
             let cpu_seconds = mean.percent / 100.0 * mean.seconds;
-            let seconds = mean.seconds.max(self.terms().grace.as_secs_f64());
+            let seconds = mean.seconds.max(self.reap.grace.0.as_secs_f64());
             is_work(JobWork { seconds, cpu_seconds, bytes: 0 })
         })
+    }
+
+    fn log_refused(&mut self, all: &[Refused], system: &mut dyn System) {
+        for refused in all {
+            let pid = refused.pid.unwrap_or_default();
+            let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
+            self.log_skipped(refused.finding.as_slice(), &why, system);
+        }
     }
 
     /// Logs why findings are skipped, unless a reason was logged for each of them earlier.
@@ -456,7 +434,7 @@ impl ReapScheduler {
                 return;
             }
         };
-        let next = tools.earliest(self.pace(), now);
+        let next = tools.earliest(&self.reap, now);
         if next > now {
             let wait = Span::from_seconds((next - now) as f64 / 1000.0);
             system.log(&format!("rate limit; next in {wait}"));
@@ -470,17 +448,13 @@ impl ReapScheduler {
             Response::Notify | Response::Reap => format!("killing {}", describe_target(&target)),
         });
         let findings = finding_ids(&target);
-        let actor = system.actor(&self.snapshot);
+        let actor = Actor { is_unattended: true, ..Actor::of_gpumem(&self.snapshot) };
         self.acting = Some(RunningReap {
             executor: Executor::new(vec![target], guard, actor, tools),
             findings,
             response,
             is_revoked: false,
         });
-    }
-
-    fn pace(&self) -> ReapPace {
-        ReapPace { settle: self.reap.settle.0, most: self.reap.most, within: self.reap.within.0 }
     }
 
     fn advance(&mut self, now: Time, system: &mut dyn System) {
@@ -557,11 +531,6 @@ fn finding_ids(target: &Target) -> Vec<Arc<str>> {
         }
         Reason::Named => Vec::new(),
     }
-}
-
-fn owner_command(target: &Target) -> &str {
-    let mut commands = target.steps.iter().filter_map(Step::advice);
-    commands.next().map_or("gpumem reap --direct", |command| &**command)
 }
 
 fn describe_target(target: &Target) -> String {

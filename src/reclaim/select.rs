@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::launcher::find_launcher;
 use super::plan::{PlanInput, Refused, Why};
-use super::policy::{FindingSelector, ProcessNames, Serves};
+use super::policy::{FindingSelector, ProcessNames};
 use super::release::{self, ReleaseBy, ReleaseWay};
 use crate::model::field::{Needle, is_called};
 use crate::model::finding::{Ends, Finding, Kind};
 use crate::model::process_name::name_of;
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
+use crate::rules::serves;
 
 pub(super) struct MatchedProcess<'a> {
     pub process: &'a Process,
@@ -46,16 +47,13 @@ pub(super) fn select_named<'a>(
             matched.push(MatchedProcess { process, findings: Vec::new() });
         }
     };
-    let refused_name =
-        |pid, why| Refused { pid, user: None, name: None, finding: None, kind: None, why };
     for &pid in &names.pids {
         if let Some(process) = input.snapshot.process(pid) {
-            match process.is_zombie() {
-                true => {
-                    let why = Why::Zombie { parent: process.parent_words().into() };
-                    refused.push(MatchedProcess { process, findings: Vec::new() }.refused(why));
-                }
-                false => add(process),
+            if process.is_zombie() {
+                let why = Why::Zombie { parent: process.parent_words().into() };
+                refused.push(MatchedProcess { process, findings: Vec::new() }.refused(why));
+            } else {
+                add(process);
             }
             continue;
         }
@@ -65,15 +63,14 @@ pub(super) fn select_named<'a>(
         };
         let mut ranks = input.snapshot.processes.iter().filter(is_rank).peekable();
         if ranks.peek().is_none() {
-            refused.push(refused_name(Some(pid), Why::NotOnGpu));
+            refused.push(Refused::new(Some(pid), Why::NotOnGpu));
         }
         ranks.for_each(&mut add);
     }
     for word in &names.words {
-        let found = called(word, input.snapshot, input.findings, guard.policy.serves);
+        let found = called(word, input.snapshot, input.findings);
         if found.is_empty() {
-            let name = Arc::clone(word);
-            refused.push(refused_name(None, Why::NoTarget { name }));
+            refused.push(Refused::new(None, Why::NoTarget { name: Arc::clone(word) }));
         }
         found.into_iter().filter(|process| !process.is_zombie()).for_each(&mut add);
     }
@@ -82,19 +79,14 @@ pub(super) fn select_named<'a>(
 
 /// Returns the processes that a word selects: the process with this [exact name](crate::model::Identity::exact_name),
 /// or all processes of a GPU, notebook, kernel, inference server or finding.
-pub fn called<'a>(
-    word: &str,
-    snapshot: &'a Snapshot,
-    findings: &[Finding],
-    serves: Serves,
-) -> Vec<&'a Process> {
+pub fn called<'a>(word: &str, snapshot: &'a Snapshot, findings: &[Finding]) -> Vec<&'a Process> {
     if let Some(needle) = Needle::of_gpu(word) {
         let gpus = snapshot.gpus.iter().filter(|gpu| is_called(gpu, &needle, false, false));
         let rows: Vec<u32> =
             gpus.flat_map(|gpu| gpu.processes.iter().flatten()).map(|row| row.pid).collect();
         return snapshot.processes.iter().filter(|process| rows.contains(&process.pid)).collect();
     }
-    let serves = |process: &Process| {
+    let is_server = |process: &Process| {
         let by_table = match release::find(process, snapshot) {
             Ok(ReleaseWay { by: ReleaseBy::Server(unload), .. }) => *unload.server == *word,
             _ => false,
@@ -108,7 +100,7 @@ pub fn called<'a>(
     let is_match = |process: &&Process| {
         is_kernel(process, word)
             || is_notebook(process, word)
-            || serves(process)
+            || is_server(process)
             || is_exactly(process)
     };
     let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_match).collect();
@@ -150,14 +142,13 @@ pub(super) fn select_found<'a>(
         }
         let process = finding.process.as_ref();
         let mut refuse = |why| {
+            let shown = process.and_then(|process| input.snapshot.process(process.pid));
             refused.push(Refused {
-                pid: process.map(|process| process.pid),
                 user: process.and_then(|process| process.user.clone()),
-                name: process
-                    .and_then(|process| Some(name_of(input.snapshot.process(process.pid)?).into())),
+                name: shown.map(|process| name_of(process).into()),
                 finding: Some(Arc::clone(&finding.id)),
                 kind: Some(finding.kind),
-                why,
+                ..Refused::new(process.map(|process| process.pid), why)
             });
         };
         let Some(about) = process else {
@@ -211,11 +202,7 @@ pub(super) fn select_found<'a>(
         let now = input.snapshot.time;
         let mut exemptions = guard.policy.kept.iter();
         if let Some(exemption) = exemptions.find(|exemption| exemption.is_for(finding, now)) {
-            let protection = Protection::KeptByConfiguration {
-                why: Arc::clone(&exemption.reason),
-                until: exemption.until,
-            };
-            let pid = process.pid;
+            let (pid, protection) = (process.pid, Protection::of_exemption(exemption));
             refuse(Why::Protected { pid, protection });
             continue;
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
 use super::policy::Signal;
-use super::release::way::{ReleaseOptions, ReleaseWay};
+use super::release::{ReleaseOptions, ReleaseWay};
 use crate::host::JobUsage;
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::AskedRelease;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::guard::Guard;
 use super::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use super::plan::{Plan, PlanInput, plan};
-use super::policy::{FindingSelector, Policy, Signal, Targets};
+use super::policy::{Policy, Signal, Targets};
+use super::prepare::guarded_by_snapshot;
 use super::process_control::{
     ApprovedProcess, Handle, NotOpened, NotSent, ProcessControl, RequestResult,
 };
-use super::target::Request;
+use super::target::{Request, Target};
 use crate::host::{Guarded, JobUsage, ListedProcess, Ourselves};
 use crate::model::family::{Family, families};
 use crate::model::finding::{
@@ -86,6 +87,18 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
     snapshot
 }
 
+/// Returns a snapshot of GPU 0, on which each of these processes holds 1 GiB.
+pub fn on_gpu(processes: &[Process]) -> Snapshot {
+    let rows: Vec<(u32, u64)> = processes.iter().map(|process| (process.pid, GIB)).collect();
+    snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)])
+}
+
+/// Returns a child of process 70 in its session.
+pub fn child(pid: u32) -> Process {
+    let group = Some(70);
+    Process { ppid: group, process_group: group, session: group, ..process(pid, "python train.py") }
+}
+
 /// Returns a finding on a process on GPU 0 that began two hours ago.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
@@ -129,36 +142,13 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
 
 /// Returns the facts about the snapshot's processes as if they had been read from /proc.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
-    let facts_by_pid = snapshot.processes.iter().filter_map(|process| {
-        let facts = Guarded {
-            start_ticks: process.start_ticks?,
-            state: process.state,
-            ppid: process.ppid,
-            process_group: process.process_group,
-            session: process.session,
-            uid: process.uid,
-            is_process: Some(true),
-            oom_score_adj: Some(0),
-            executable: process.executable.clone(),
-            comm: process.comm.clone(),
-            command: process.command.clone(),
-            environment: process.environment.clone(),
-            gpu_files: process.gpu_files.clone(),
-            ..Guarded::default()
-        };
-        Some((process.pid, facts))
-    });
-    facts_by_pid.collect()
-}
-
-pub fn serves(process: &Process, _: &Snapshot) -> bool {
-    let command = process.command.as_deref().unwrap_or_default();
-    command.first().is_some_and(|program| &**program == "vllm")
+    let processes = snapshot.processes.iter();
+    processes.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))).collect()
 }
 
 pub fn guard() -> Guard {
     Guard {
-        policy: Policy::new(Targets::Found(FindingSelector::default()), serves),
+        policy: Policy::default(),
         ourselves: Ourselves {
             pid: 900,
             uid: OWNER,
@@ -176,6 +166,12 @@ pub fn guard_naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
+}
+
+/// Returns the target for an idle process.
+pub fn target(process: &Process) -> Target {
+    let snapshot = on_gpu(std::slice::from_ref(process));
+    plan_of(&[finding(Kind::Idle, process)], &snapshot, &guard()).targets.remove(0)
 }
 
 /// Plans for a snapshot, with its families and the facts from [`facts`].
@@ -207,6 +203,8 @@ pub struct FakeControl {
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
     /// Kernel functions in which processes are blocked, by pid.
     pub wait_channels: HashMap<u32, String>,
+    /// A process that exits by itself as soon as a check has found it alive.
+    pub exits_unseen: Option<u32>,
     pub answer: Option<RequestResult>,
     pub usage: JobUsage,
     pub asked: Vec<Request>,
@@ -294,8 +292,12 @@ impl ProcessControl for Shared<FakeControl> {
     }
 
     fn has_exited(&mut self, handle: Handle) -> bool {
-        let control = self.get();
-        control.has_ended(&control.opened[handle.0])
+        let mut control = self.get();
+        let has_ended = control.has_ended(&control.opened[handle.0]);
+        if let Some(pid) = control.exits_unseen.take_if(|_| !has_ended) {
+            control.end(pid);
+        }
+        has_ended
     }
 
     fn list(&mut self) -> Vec<ListedProcess> {

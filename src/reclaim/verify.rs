@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::guard::Protection;
 use super::release::{NotReleased, ReleaseReport};
 use super::target::{Target, TargetProcess, listed};
-use crate::model::{Gpu, Snapshot, Time};
+use crate::model::{Gpu, Process, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
 /// Time limit, in seconds, for the driver to free the memory after the last process has exited.
@@ -285,15 +285,10 @@ impl ReleaseMeter {
         }
     }
 
-    /// Returns whether the bytes held are known from before the release, and from enough samples afterwards.
-    pub fn is_known(&self) -> bool {
-        self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
-    }
-
     /// Returns how many bytes were released in each of the last three samples, at least, and the time of the first
     /// sample in which that many were released. Returns `None` if that is unknown.
     pub fn released(&self) -> Option<(u64, Time)> {
-        let before = self.before.filter(|_| self.is_known())?;
+        let before = self.before.filter(|_| self.after.len() >= RELEASE_SAMPLES)?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
         let held = last.map(|(_, held)| *held).max()?;
         let (since, _) = self.after.iter().find(|(_, held_then)| *held_then <= held)?;
@@ -310,10 +305,9 @@ fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     };
     let mut gpus = snapshot.gpus.iter().filter(is_on_gpu).peekable();
     gpus.peek()?;
-    gpus.try_fold(0u64, |sum, gpu| {
-        let rows = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none())?;
-        let mut target_rows = rows.iter().filter(|row| is_listed(row.pid, target, snapshot));
-        target_rows.try_fold(sum, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+    gpus.try_fold(0u64, |sum, gpu| match gpu.stale_seconds {
+        None => Some(sum.saturating_add(held(gpu, target, snapshot)?)),
+        Some(_) => None,
     })
 }
 
@@ -346,7 +340,8 @@ impl Baseline {
             let has_open = |member: &TargetProcess| {
                 member.gpus.iter().any(|member_gpu| member_gpu.index == gpu.index)
             };
-            target.members.iter().any(has_open) || rows.any(|row| belongs_to(row.pid, target))
+            target.members.iter().any(has_open)
+                || rows.any(|row| is_listed(row.pid, target, snapshot))
         };
         let gpus = snapshot.gpus.iter().filter(|gpu| is_theirs(gpu));
         Self(
@@ -355,7 +350,7 @@ impl Baseline {
                 uuid: gpu.uuid.clone(),
                 used: gpu.memory.map(|memory| memory.used_bytes),
                 unattributed: unattributed(gpu),
-                held: held(gpu, target),
+                held: held(gpu, target, snapshot),
             })
             .collect(),
         )
@@ -451,16 +446,13 @@ impl BytesBefore {
 /// Returns whether the process with this pid, which NVML lists, belongs to the target. A later process that reuses
 /// the pid does not.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
-    let start = snapshot.process(pid).and_then(|process| process.start_ticks);
+    let shown = snapshot.process(pid);
+    let start = shown.and_then(|process| process.start_ticks);
     let is_member = |member: &TargetProcess| {
         member.pid == pid && start.is_none_or(|start| start == member.start_ticks)
     };
-    target.members.iter().any(is_member) || (start.is_none() && target.dead.contains(&pid))
-}
-
-/// Returns whether the pid is one of the target's. Does not detect that a pid was reused.
-fn belongs_to(pid: u32, target: &Target) -> bool {
-    target.members.iter().any(|member| member.pid == pid) || target.dead.contains(&pid)
+    let is_dead = start.is_none() || shown.is_some_and(Process::is_zombie);
+    target.members.iter().any(is_member) || is_dead && target.dead.contains(&pid)
 }
 
 /// Returns whether members of the target hold memory, according to a snapshot, or `None` if that is unknown.
@@ -476,9 +468,7 @@ pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Optio
         }
     }
     for member in &target.members {
-        let process = snapshot
-            .process(member.pid)
-            .filter(|process| process.start_ticks == Some(member.start_ticks));
+        let process = snapshot.same_process(member.pid, member.start_ticks);
         let files = process.map(|process| process.gpu_files.as_deref());
         match files {
             Some(Some([])) => {}
@@ -491,9 +481,10 @@ pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Optio
     is_known.then_some(false)
 }
 
-fn held(gpu: &Gpu, target: &Target) -> Option<u64> {
+/// Returns how many bytes NVML lists for the target on a GPU, or `None` if a value is unknown.
+fn held(gpu: &Gpu, target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let rows = gpu.processes.as_ref()?.iter();
-    rows.filter(|row| belongs_to(row.pid, target))
+    rows.filter(|row| is_listed(row.pid, target, snapshot))
         .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 

@@ -10,18 +10,18 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::config::reap::ReapConfig;
 use crate::host::replace_file;
 use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// Value of the field `schema` in the file. In version 1, warnings were stored even if they had not been delivered.
-const SCHEMA: &str = "gpumem.warnings/2";
+/// Value of the field `schema` in the file.
+const SCHEMA: &str = "gpumem.warnings/1";
 /// Maximum number of warnings in the file. No machine needs nearly as many.
 const MAX_WARNINGS: usize = 4096;
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -36,30 +36,17 @@ pub enum WarningsError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Terms {
-    /// Time between the first warning and the last.
-    pub warn: Duration,
-    /// Time between the last warning and the act.
-    pub grace: Duration,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WarningDue {
     First,
     Last,
     Act,
-    /// Nothing is due before `until`.
-    Nothing {
-        until: Time,
-    },
+    Nothing,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// ID of the boot that `start_ticks` counts from.
-    pub boot_id: Arc<str>,
     /// Pid of the process, or `None` if the finding is on a GPU.
     pub pid: Option<u32>,
     /// Start time in clock ticks since boot.
@@ -76,18 +63,18 @@ pub struct Warning {
 }
 
 impl Warning {
-    pub fn due(&self, now: Time, terms: Terms) -> WarningDue {
-        let (after, due) = match self.last {
-            None => (self.first.plus_seconds(terms.warn.as_secs_f64()), WarningDue::Last),
-            Some(last) => (last.plus_seconds(terms.grace.as_secs_f64()), WarningDue::Act),
+    pub fn due(&self, now: Time, reap: &ReapConfig) -> WarningDue {
+        let (since, wait, due) = match self.last {
+            None => (self.first, reap.warn, WarningDue::Last),
+            Some(last) => (last, reap.grace, WarningDue::Act),
         };
-        match now >= after {
+        match now >= since.plus_seconds(wait.0.as_secs_f64()) {
             true => due,
-            false => WarningDue::Nothing { until: after },
+            false => WarningDue::Nothing,
         }
     }
 
-    fn is_for(&self, (finding, is_of_end): (&Finding, bool), boot_id: &str) -> bool {
+    fn is_for(&self, (finding, is_of_end): (&Finding, bool)) -> bool {
         let about = finding.process.as_ref();
         let start_ticks = about.and_then(|about| match about.identity.start {
             Start::Ticks(ticks) => Some(ticks),
@@ -95,7 +82,6 @@ impl Warning {
         });
         self.finding == finding.id
             && self.is_of_end == is_of_end
-            && *self.boot_id == *boot_id
             && self.pid == about.map(|about| about.pid)
             && self.start_ticks == start_ticks
     }
@@ -104,6 +90,8 @@ impl Warning {
 #[derive(Serialize, Deserialize)]
 struct WarningsDocument {
     schema: String,
+    /// ID of the boot that `start_ticks` counts from.
+    boot_id: Arc<str>,
     warnings: Vec<Warning>,
 }
 
@@ -118,21 +106,16 @@ impl Warnings {
     /// Reads the warnings given since boot. A missing file is not an error. If the file cannot be read, returns no
     /// warnings, and the error.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
-        let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
-        let error = match read(path) {
-            Ok(current) => {
-                warnings.warnings = current;
-                None
-            }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
-            Err(cause) => Some(WarningsError::Read { path: path.to_owned(), cause }),
+        let (mut warnings, error) = match read(path) {
+            Ok(document) if document.boot_id == boot_id => (document.warnings, None),
+            Ok(_) => (Vec::new(), None),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
+            Err(cause) => (Vec::new(), Some(WarningsError::Read { path: path.to_owned(), cause })),
         };
-        let boot_id = Arc::clone(&warnings.boot_id);
-        warnings.warnings.retain(|warning| warning.boot_id == boot_id);
-        for warning in &mut warnings.warnings {
+        for warning in &mut warnings {
             warning.is_old = true;
         }
-        (warnings, error)
+        (Self { path: path.to_owned(), boot_id, warnings }, error)
     }
 
     pub fn all(&self) -> &[Warning] {
@@ -143,7 +126,7 @@ impl Warnings {
     /// the notice.
     pub fn find(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
-        current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
+        current.find(|warning| warning.is_for((finding, is_of_end)))
     }
 
     /// Updates the warnings. `found` contains all current findings and whether each of them leads to the end of the
@@ -152,9 +135,8 @@ impl Warnings {
     /// the file cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
-        let boot_id = &self.boot_id;
         self.warnings.retain_mut(|warning| {
-            let finding = found.iter().find(|entry| warning.is_for(**entry, boot_id));
+            let finding = found.iter().find(|entry| warning.is_for(**entry));
             let finding = finding.map(|entry| entry.0);
             let is_of_the_past =
                 warning.first <= now && warning.last.is_none_or(|last| last <= now);
@@ -182,8 +164,7 @@ impl Warnings {
         now: Time,
     ) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
-        match current.iter_mut().find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
-        {
+        match current.iter_mut().find(|warning| warning.is_for((finding, is_of_end))) {
             Some(warning) => warning.last = Some(now),
             None => {
                 if current.len() >= MAX_WARNINGS {
@@ -195,7 +176,6 @@ impl Warnings {
                 let about = finding.process.as_ref();
                 current.push(Warning {
                     finding: Arc::clone(&finding.id),
-                    boot_id: Arc::clone(&self.boot_id),
                     pid: about.map(|about| about.pid),
                     start_ticks: about.and_then(|about| about.start_ticks),
                     first: now,
@@ -233,7 +213,11 @@ impl Warnings {
     }
 
     fn write(&self, current: &[Warning]) -> Result<(), WarningsError> {
-        let document = WarningsDocument { schema: SCHEMA.to_owned(), warnings: current.to_vec() };
+        let document = WarningsDocument {
+            schema: SCHEMA.to_owned(),
+            boot_id: Arc::clone(&self.boot_id),
+            warnings: current.to_vec(),
+        };
         let write = || {
             let text = json::document(&document)?;
             replace_file(&self.path, text.as_bytes(), 0o600)
@@ -242,7 +226,7 @@ impl Warnings {
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<Warning>> {
+fn read(path: &Path) -> io::Result<WarningsDocument> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
@@ -251,7 +235,7 @@ fn read(path: &Path) -> io::Result<Vec<Warning>> {
     file.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
     let document: WarningsDocument = serde_json::from_slice(&text)?;
     match document.schema == SCHEMA {
-        true => Ok(document.warnings),
+        true => Ok(document),
         false => Err(io::Error::other("its schema version is not supported")),
     }
 }
@@ -264,10 +248,14 @@ mod tests {
     use super::*;
     use crate::model::Kind;
 
-    const TERMS: Terms = Terms { warn: Duration::from_secs(900), grace: Duration::from_secs(60) };
-
     fn found() -> Finding {
         finding(Kind::Idle, &process(70, "python train.py"))
+    }
+
+    fn new() -> (tempfile::TempDir, Warnings, Finding) {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = open(&folder.path().join("warnings"));
+        (folder, warnings, found())
     }
 
     fn open(path: &Path) -> Warnings {
@@ -277,26 +265,25 @@ mod tests {
     }
 
     fn due(warnings: &Warnings, finding: &Finding, now: Time) -> WarningDue {
-        warnings.find(finding, true).map_or(WarningDue::First, |warning| warning.due(now, TERMS))
+        // The default configuration waits 900 s after the first warning, and 60 s after the last.
+        let due = |warning: &Warning| warning.due(now, &ReapConfig::default());
+        warnings.find(finding, true).map_or(WarningDue::First, due)
     }
 
     #[test]
     fn an_act_is_due_after_two_warnings() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut warnings = open(&folder.path().join("warnings"));
-        let found = found();
+        let (_folder, mut warnings, found) = new();
         assert_eq!(due(&warnings, &found, at(0.0)), WarningDue::First);
         warnings.note(&found, true, at(0.0)).unwrap();
-        let until = |seconds| WarningDue::Nothing { until: at(seconds) };
-        assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
-        assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
+        assert_eq!(due(&warnings, &found, at(0.0)), WarningDue::Nothing);
+        assert_eq!(due(&warnings, &found, at(899.9)), WarningDue::Nothing);
         assert_eq!(
             due(&warnings, &found, at(5000.0)),
             WarningDue::Last,
             "the last warning comes first"
         );
         warnings.note(&found, true, at(5000.0)).unwrap();
-        assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
+        assert_eq!(due(&warnings, &found, at(5059.0)), WarningDue::Nothing);
         assert_eq!(due(&warnings, &found, at(5060.0)), WarningDue::Act);
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
         assert!(warnings.find(&found, true).unwrap().is_over);
@@ -304,9 +291,7 @@ mod tests {
 
     #[test]
     fn warnings_start_over_if_the_finding_ends_and_returns() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut warnings = open(&folder.path().join("warnings"));
-        let found = found();
+        let (_folder, mut warnings, found) = new();
         warnings.note(&found, true, at(0.0)).unwrap();
         warnings.update(&[(&found, true)], at(10.0)).unwrap();
         assert!(warnings.find(&found, true).is_some());
@@ -316,9 +301,7 @@ mod tests {
 
     #[test]
     fn a_notice_does_not_count_as_a_warning() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut warnings = open(&folder.path().join("warnings"));
-        let found = found();
+        let (_folder, mut warnings, found) = new();
         warnings.note(&found, false, at(0.0)).unwrap();
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
         // The rule now ends the process, so the earlier notice is not a sufficient warning.
@@ -329,9 +312,7 @@ mod tests {
 
     #[test]
     fn a_warning_does_not_apply_to_a_reused_pid() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut warnings = open(&folder.path().join("warnings"));
-        let found = found();
+        let (_folder, mut warnings, found) = new();
         warnings.note(&found, true, at(0.0)).unwrap();
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
@@ -373,9 +354,7 @@ mod tests {
 
     #[test]
     fn warnings_from_the_future_are_dropped() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut warnings = open(&folder.path().join("warnings"));
-        let found = found();
+        let (_folder, mut warnings, found) = new();
         warnings.note(&found, true, at(1000.0)).unwrap();
         warnings.update(&[(&found, true)], at(500.0)).unwrap();
         assert!(warnings.find(&found, true).is_none());
@@ -394,8 +373,8 @@ mod tests {
             "",
             "{",
             "\0\u{1b}[2J",
-            "{\"schema\":\"gpumem.warnings/1\",\"warnings\":[]}",
-            "{\"schema\":\"gpumem.warnings/2\",\"warnings\":[{\"finding\":7}]}",
+            "{\"schema\":\"gpumem.warnings/2\",\"boot_id\":\"boot\",\"warnings\":[]}",
+            "{\"schema\":\"gpumem.warnings/1\",\"boot_id\":\"boot\",\"warnings\":[{\"finding\":7}]}",
         ] {
             fs::write(&path, text).unwrap();
             let (mut warnings, error) = Warnings::open(&path, BOOT.into());

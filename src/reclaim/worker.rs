@@ -13,13 +13,14 @@ use super::commands::{CommandSource, NextSteps};
 use super::ledger::{self, Actor, Deed, Failure};
 use super::plan::Why;
 use super::policy::Release;
-use super::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
+use super::prepare::{PlanSource, concerned, plan_live, plan_recorded};
 use super::release::{ReleaseOptions, probe_targets};
 use super::{
-    ActProgress, Executor, FindingSelector, FreshSample, Guard, Observer, Outcome, Plan, Policy,
-    Refused, Signal, Target, Targets, Tools,
+    ActProgress, Executor, FreshSample, Guard, Observer, Outcome, Plan, Policy, Refused, Signal,
+    Target, Targets, Tools,
 };
 use crate::config::Config;
+use crate::config::reap::ReapConfig;
 use crate::deadline::Task;
 use crate::host::{HostError, Roots, read_environment};
 use crate::model::family::{families, member};
@@ -28,7 +29,7 @@ use crate::model::{Identity, Snapshot, Start, Time};
 use crate::report::reap::{self as text, ReapReport};
 use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::style::Style;
-use crate::rules::{RuleSet, serves};
+use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
@@ -158,7 +159,7 @@ pub type OpenTools = fn() -> Result<Tools, String>;
 
 pub struct ReclaimWorker {
     rules: RuleSet,
-    configured: ConfiguredPolicy,
+    reap: ReapConfig,
     commands: CommandSource,
     /// `None` for a recording or another machine, where the worker cannot carry out plans.
     open_tools: Option<OpenTools>,
@@ -172,7 +173,7 @@ impl ReclaimWorker {
     pub fn new(config: &Config, open_tools: Option<OpenTools>) -> Self {
         Self {
             rules: config.rules.clone(),
-            configured: ConfiguredPolicy::new(&config.rules).with_releases(&config.reap),
+            reap: config.reap.clone(),
             commands: CommandSource::new(&config.rules, open_tools.is_some()),
             open_tools,
             guard: None,
@@ -191,7 +192,7 @@ impl ReclaimWorker {
         let snapshot = &*question.snapshot;
         let (pids, mut gone) = pids_in_scope(&question.options.scope, snapshot);
         let targets = match question.options.scope {
-            PlanScope::Findings => Some(Targets::Found(FindingSelector::default())),
+            PlanScope::Findings => Some(Targets::default()),
             PlanScope::Processes(_) | PlanScope::Families(_) => Targets::named(pids, Vec::new()),
         };
         let mut undecided = Vec::new();
@@ -208,13 +209,12 @@ impl ReclaimWorker {
                 signal: question.options.signal,
                 all_users: question.options.all_users,
                 direct: question.options.direct,
-                ..Policy::new(targets, serves)
+                targets,
+                ..Policy::default()
             };
             let source = PlanSource {
-                snapshot,
-                findings: &question.findings,
-                configured: &self.configured,
-                selected: None,
+                reap: Some(&self.reap),
+                ..PlanSource::new(snapshot, &question.findings, &self.rules)
             };
             let (plan, guard) = match self.open_tools {
                 None => plan_recorded(policy, source),
@@ -506,24 +506,14 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         pids.push(pid);
         let relatives = member(&families, pid).map(|family| &family.members);
         // The plan adds the members that are not on a GPU; see `plan`.
-        let is_on_gpu = |pid: &&u32| {
-            let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-            rows.any(|rows| rows.iter().any(|row| row.pid == **pid))
-        };
+        let is_on_gpu = |pid: &&u32| snapshot.rows_of(**pid).next().is_some();
         pids.extend(relatives.into_iter().flatten().filter(is_on_gpu));
     }
     pids.sort_unstable();
     pids.dedup();
     gone.sort_unstable();
     gone.dedup();
-    let refused = |pid| Refused {
-        pid: Some(pid),
-        user: None,
-        name: None,
-        finding: None,
-        kind: None,
-        why: Why::Gone,
-    };
+    let refused = |pid| Refused::new(Some(pid), Why::Gone);
     (pids, gone.into_iter().map(refused).collect())
 }
 

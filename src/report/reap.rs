@@ -454,6 +454,7 @@ pub fn total(report: &ReapReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::keep::KeptBy;
     use crate::model::{Kind, Time};
     use crate::reclaim::Refused;
     use crate::reclaim::guard::Protection;
@@ -504,7 +505,9 @@ mod tests {
             kind: Some(Kind::Idle),
             why: Why::Protected {
                 pid: 8,
-                protection: Protection::KeptByConfiguration { why: "paper\n".into(), until: None },
+                protection: Protection::Kept {
+                    kept_by: KeptBy::Configuration { reason: "paper\n".into(), until: None },
+                },
             },
         };
         let text = plan(&report(vec![found], vec![refused]), Style::default(), READER);

@@ -4,6 +4,7 @@ use rustix::process::geteuid;
 
 use super::escape::escape;
 use super::reap::short;
+use crate::model::keep::KeptBy;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::Why;
 use crate::reclaim::{Outcome, Refused};
@@ -116,12 +117,12 @@ fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str
         ),
         Protection::NotPermitted { .. } if reader.is_root => Some("gpumem lacks CAP_KILL"),
         Protection::NotPermitted { .. } => Some("run as that user or as root"),
-        Protection::KeptByOwner { .. } | Protection::KeptByConfiguration { .. }
+        Protection::Kept { kept_by: KeptBy::Owner { .. } | KeptBy::Configuration { .. } }
             if reader.place != RefusalPlace::Reap =>
         {
             by_place("add --kept", "gpumem kill --kept kills it", None)
         }
-        Protection::Server => {
+        Protection::Kept { kept_by: KeptBy::Server } => {
             by_place("add --servers", "select it and press x to kill it by name", None)
         }
         Protection::Unknown { .. } if !reader.is_root => Some("run as root"),

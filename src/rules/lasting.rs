@@ -25,7 +25,7 @@ pub(super) const NOW_SECONDS: f64 = 90.0;
 /// Minimum window, in seconds, for an I/O rate. I/O counters are read only twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
 /// I/O rate, in bytes per second, from which a process is considered working, for example downloading data.
-const WORK_BYTES_PER_SECOND: f64 = 2e5;
+pub const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
 /// To avoid flicker, an active finding stays until CPU use or I/O exceeds its limit by this factor.
 pub(super) const FACTOR_TO_STAY: f64 = 1.25;

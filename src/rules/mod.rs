@@ -40,6 +40,7 @@ pub mod undecided_reason;
 pub use crate::model::process_name::name_of;
 pub use engine::Engine;
 use exemption::{Exemption, KeepRules};
+pub use lasting::WORK_BYTES_PER_SECOND;
 use rule::{Rule, RuleKind};
 pub use server::serves;
 

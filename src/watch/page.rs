@@ -441,7 +441,7 @@ fn report(
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
             let mut commands =
-                commands::own_commands(&app.judged.engine, process, last, command_user);
+                commands::own_commands(app.judged.engine.settings(), process, last, command_user);
             if let Some(host) = &app.setup.host {
                 let on_host = |command: Option<String>| command.map(|command| host.typed(&command));
                 commands = OwnCommands {

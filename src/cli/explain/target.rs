@@ -127,7 +127,7 @@ fn find_named(
     if history.findings().any(|finding| finding.id.starts_with(name)) {
         return find_finding(name, history, last);
     }
-    let found = called(name, last, &[], rules::serves);
+    let found = called(name, last, &[]);
     match found[..] {
         [] => Err(no_such_finding(name, history, last)),
         [process] => Ok(ExplainSubject::Process(process.pid, None)),

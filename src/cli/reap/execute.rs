@@ -91,8 +91,6 @@ impl Observer for TerminalObserver {
         }
     }
 
-    fn waiting(&mut self, _: usize, _: Time) {}
-
     fn saving(&mut self, _: usize, words: &str) {
         warn(words);
     }

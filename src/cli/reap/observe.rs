@@ -14,13 +14,14 @@ use crate::cli::session::{self, SampleWindow};
 use crate::cli::store::{self, LoadedHistory};
 use crate::cli::{config, recorded, warn};
 use crate::config::Config;
+use crate::config::reap::ReapConfig;
 use crate::model::finding::Undecided;
 use crate::model::{Kind, Snapshot};
 use crate::reclaim::policy::Release;
-use crate::reclaim::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
+use crate::reclaim::prepare::{PlanSource, concerned, plan_live, plan_recorded};
 use crate::reclaim::release::ReleaseOptions;
 use crate::reclaim::{FindingSelector, Guard, Plan, Policy, Targets};
-use crate::rules::{Engine, RuleSet, serves};
+use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::Span;
 
@@ -33,7 +34,7 @@ pub(in crate::cli) struct Observation {
     pub(in crate::cli) snapshot: Snapshot,
     /// Cases that the rules for the requested kinds could not decide.
     pub(super) undecided: Vec<Undecided>,
-    configured: ConfiguredPolicy,
+    reap: ReapConfig,
     targets: Targets,
     /// The source of further samples, or `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
@@ -43,7 +44,6 @@ impl Observation {
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
-        let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
         let targets = targets(args);
         let concerned = concerned(&targets, &rules);
         let mut engine = Engine::new(rules);
@@ -74,7 +74,7 @@ impl Observation {
         };
         let mut undecided = engine.undecided();
         undecided.retain(|case| concerned.contains(&case.rule));
-        Ok(Self { engine, snapshot, undecided, configured, targets, live })
+        Ok(Self { engine, snapshot, undecided, reap, targets, live })
     }
 
     /// Returns the plan, and the guard that checks each target again before an action. Fails if a GPU in the arguments
@@ -85,10 +85,9 @@ impl Observation {
         let findings = self.engine.findings();
         let selected = selection.select(&self.snapshot, &self.engine, findings.iter());
         let source = PlanSource {
-            snapshot: &self.snapshot,
-            findings,
-            configured: &self.configured,
+            reap: Some(&self.reap),
             selected: selected.as_ref(),
+            ..PlanSource::new(&self.snapshot, findings, self.engine.settings())
         };
         let policy = policy_from_args(args);
         match self.live {
@@ -169,7 +168,8 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
         direct: args.how.direct,
         signal: args.how.signal,
         grace: args.how.grace.map(|span| span.0),
-        ..Policy::new(targets(args), serves)
+        targets: targets(args),
+        ..Policy::default()
     }
 }
 

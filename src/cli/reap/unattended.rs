@@ -8,7 +8,6 @@
 mod notify_command;
 mod service;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -27,16 +26,15 @@ use crate::cli::exit::Exit;
 use crate::cli::record::{self, Recording};
 use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::Config;
-use crate::config::reap::{ReapConfig, Response};
+use crate::config::reap::Response;
 use crate::deadline::Deadline;
-use crate::host::{Guarded, JobUsage, Roots, UsageReader, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::ledger::{self, Actor};
-use crate::reclaim::prepare::ConfiguredPolicy;
+use crate::reclaim::ledger;
+use crate::reclaim::prepare::{PlanSource, plan_live};
 use crate::reclaim::scheduler::{Notice, ReapScheduler, System};
-use crate::reclaim::{Guard, Target, Tools, Warnings};
+use crate::reclaim::{Guard, Plan, Policy, Targets, Tools, Warnings};
 use crate::report::escape::command_line;
-use crate::rules::{Engine, RuleSet};
+use crate::rules::Engine;
 use crate::source::live::Live;
 
 const WARNINGS: &str = "reap-warnings.json";
@@ -104,7 +102,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         global,
         service,
         config,
-        machine: LocalSystem { args, roots: Roots::default(), folder, notices },
+        machine: LocalSystem { args, folder, notices },
         scheduler: None,
         last: None,
         last_warning: None,
@@ -294,8 +292,8 @@ impl ServiceLoop<'_> {
                 if let Some(error) = error {
                     warn(&error.to_string());
                 }
-                let settings = (self.config.rules.clone(), self.config.reap.clone());
-                self.scheduler = Some(ReapScheduler::new(*engine, settings, warnings));
+                let reap = self.config.reap.clone();
+                self.scheduler = Some(ReapScheduler::new(*engine, reap, warnings));
             }
             ServiceEvent::Sample { snapshot, at } => self.take_in(*snapshot, at),
             ServiceEvent::Delivered(notice, result) => {
@@ -393,36 +391,14 @@ impl ServiceLoop<'_> {
 
 struct LocalSystem<'a> {
     args: &'a Args,
-    roots: Roots,
     folder: PathBuf,
     notices: SyncSender<Notice>,
 }
 
 impl System for LocalSystem<'_> {
-    fn guard(
-        &mut self,
-        rules: &RuleSet,
-        reap: &ReapConfig,
-        snapshot: &Snapshot,
-    ) -> Result<Guard, String> {
-        let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
-        let mut policy = policy_from_args(self.args);
-        let configured = ConfiguredPolicy::new(rules).with_releases(reap);
-        configured.protect(&mut policy, snapshot);
-        Ok(Guard { policy, ourselves })
-    }
-
-    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
-        let read_facts = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
-        pids.iter().filter_map(read_facts).collect()
-    }
-
-    fn usage(&mut self, target: &Target) -> JobUsage {
-        UsageReader::new(&self.roots).read(&target.identities(), None)
-    }
-
-    fn actor(&mut self, snapshot: &Snapshot) -> Actor {
-        Actor { is_unattended: true, ..Actor::of_gpumem(snapshot) }
+    fn plan(&mut self, targets: Targets, source: PlanSource<'_>) -> Result<(Plan, Guard), String> {
+        let policy = Policy { targets, ..policy_from_args(self.args) };
+        plan_live(policy, source).map_err(|error| error.to_string())
     }
 
     fn notify(&mut self, notice: Notice) -> bool {

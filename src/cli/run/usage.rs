@@ -166,8 +166,12 @@ impl Usage {
             }
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
-                let commands_for =
-                    commands::own_commands(&self.engine, Some(process), snapshot, command_user);
+                let commands_for = commands::own_commands(
+                    self.engine.settings(),
+                    Some(process),
+                    snapshot,
+                    command_user,
+                );
                 let last_known = process.while_alive();
                 held.push(HeldMemory {
                     process: FindingProcess::new(&last_known),

@@ -1,11 +1,13 @@
 //! Checks, before each step, whether the rule's finding still holds and the processes may be signalled.
 
-use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
+use super::{Act, NextMove};
 use crate::host::JobWork;
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
-use crate::reclaim::process_control::{Handle, ProcessControl};
-use crate::reclaim::recheck::is_work;
+use crate::reclaim::handles::HeldProcess;
+use crate::reclaim::process_control::ProcessControl;
+use crate::reclaim::recheck::{Recheck, is_work};
+use crate::reclaim::step::StepContext;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
@@ -13,40 +15,20 @@ use crate::reclaim::verify::Outcome;
 /// and averaging over hours would hide recent work.
 const MAX_SECONDS: f64 = 60.0;
 
+/// Maximum time, in seconds, for which a rule's verdict can stay unknown before the act is cancelled.
+const PATIENCE_SECONDS: f64 = 30.0;
+
 impl Act {
-    /// Handles a step that left the processes running: continues with the next step, or ends the act if there is none.
-    pub(super) fn settle(&mut self, index: usize, outcome: Outcome) -> NextMove {
-        let is_last = index + 1 >= self.target.steps.len();
-        self.settled = Some(outcome.clone());
-        match is_last {
-            true => NextMove::End(outcome),
-            false => NextMove::Go(ActStage::Due(index + 1)),
-        }
-    }
-
-    /// Returns the final outcome of the act. If a release ended the finding, the result is the outcome of the release.
-    pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
-        match (&outcome, &self.settled) {
-            (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
-                released.clone()
-            }
-            _ => outcome,
-        }
-    }
-
     /// Returns the move that ends the act if the finding no longer holds, or the move that waits as long as this is
     /// unknown. Returns `None` if the act can continue, and always if a person named the target.
-    pub(super) fn recheck_finding(
-        &mut self,
-        input: StepInput<'_>,
-        control: &mut dyn ProcessControl,
-    ) -> Option<NextMove> {
-        if self.target.call() == Call::Named {
+    pub(super) fn recheck_finding(&mut self, context: &mut StepContext<'_>) -> Option<NextMove> {
+        if self.state.is_named() {
             return None;
         }
-        let recheck = match self.has_begun_work(control) {
+        let now = context.input.now;
+        let recheck = match self.has_begun_work(context.control) {
             true => Recheck::NoLonger,
-            false => input.recheck,
+            false => context.input.recheck,
         };
         match recheck {
             Recheck::StillTrue => {
@@ -54,15 +36,16 @@ impl Act {
                 None
             }
             // gpumem's own SIGCONT ended the finding, so the act continues unless the process uses a GPU again.
-            Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(input.snapshot) => None,
+            Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(context.input.snapshot) => {
+                None
+            }
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
-                let since = *self.unknown_since.get_or_insert(input.now);
+                let since = *self.unknown_since.get_or_insert(now);
                 let until = since.plus_seconds(PATIENCE_SECONDS);
-                Some(if input.now >= until {
-                    NextMove::End(Outcome::RuleNoLongerTrue)
-                } else {
-                    NextMove::Wait(until)
+                Some(match now >= until {
+                    true => NextMove::End(Outcome::RuleNoLongerTrue),
+                    false => NextMove::Wait(until),
                 })
             }
         }
@@ -71,67 +54,56 @@ impl Act {
     /// Returns whether the target or its helper processes have worked since the plan was made. Returns false after
     /// the first action, because exiting also uses CPU time.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
-        let Some(at_plan) = self.target.used_at_plan.as_deref() else {
+        let Some(at_plan) = self.target().used_at_plan.as_deref() else {
             return false;
         };
-        if self.first_action.is_some() || self.target.may_work() {
+        if self.state.first_action.is_some() || self.target().may_work() {
             return false;
         }
-        let now = control.read_usage(&self.target.identities(), Some(at_plan));
+        let now = control.read_usage(&self.target().identities(), Some(at_plan));
         let used = now.since(at_plan);
         is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
     /// Returns whether gpumem sent SIGCONT and all findings on the target are of kind `stopped`.
     fn was_stopped(&self) -> bool {
-        let Reason::Found { findings } = &self.target.reason else {
+        let Reason::Found { findings } = &self.target().reason else {
             return false;
         };
-        self.has_continued && findings.iter().all(|finding| finding.kind == Kind::Stopped)
+        self.state.has_continued && findings.iter().all(|finding| finding.kind == Kind::Stopped)
     }
 
     pub(super) fn uses_gpu(&self, snapshot: &Snapshot) -> bool {
-        let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {
             let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
             engines.into_iter().flatten().any(|percent| percent > 0)
         };
-        rows.flatten()
-            .filter(|row| self.target.members.iter().any(|member| member.pid == row.pid))
-            .any(works)
+        self.target().members.iter().any(|member| snapshot.rows_of(member.pid).any(works))
     }
 
     /// Returns the outcome if one of the recipients is protected now.
     pub(super) fn find_protection(
         &self,
-        recipients: &[Handle],
-        snapshot: &Snapshot,
-        control: &mut dyn ProcessControl,
+        recipients: &[HeldProcess],
+        context: &mut StepContext<'_>,
     ) -> Option<Outcome> {
-        let call = self.target.call();
-        for &handle in recipients {
-            let Some(held) = self.held.get(handle) else {
-                continue;
-            };
-            let facts = control.read_guarded(held.pid);
-            if control.has_exited(handle) {
+        let (call, guard) = (self.target().call(), &self.state.guard);
+        let snapshot = context.input.snapshot;
+        for held in recipients {
+            let facts = context.control.read_guarded(held.pid);
+            if context.control.has_exited(held.handle) {
                 continue;
             }
-            let environment = facts.as_ref().and_then(|facts| facts.environment.clone());
             // The process is still alive, so its pid was not reused while the facts were read.
             let executable = held.executable.as_deref();
-            let mut protection = self.guard.by_facts(call, held.pid, facts.as_ref(), executable);
-            let shown = snapshot
-                .process(held.pid)
-                .filter(|process| process.start_ticks == Some(held.start_ticks));
-            if protection.is_none()
-                && let Some(process) = shown
-                && held.is_member
-            {
+            let mut protection = guard.by_facts(call, held.pid, facts.as_ref(), executable);
+            let shown = snapshot.same_process(held.pid, held.start_ticks);
+            if let Some(process) = shown.filter(|_| protection.is_none() && held.is_member) {
                 // The process may have executed another program since the snapshot.
+                let environment = facts.and_then(|facts| facts.environment);
                 let mut process = process.clone();
                 process.environment = environment.or(process.environment);
-                protection = self.guard.by_snapshot(call, &process, snapshot);
+                protection = guard.by_snapshot(call, &process, snapshot);
             }
             if let Some(protection) = protection {
                 return Some(Outcome::from_protection(protection));
@@ -144,20 +116,17 @@ impl Act {
     /// if a rule found the target, children of any member.
     pub(super) fn would_end_others(
         &self,
-        handles: &[Handle],
-        snapshot: &Snapshot,
-        control: &mut dyn ProcessControl,
+        recipients: &[HeldProcess],
+        context: &mut StepContext<'_>,
     ) -> Option<Outcome> {
-        let is_asked = |handle: &&Handle| {
-            let held = self.held.get(**handle);
-            self.target.call() == Call::Rule || held.is_some_and(|held| !held.is_member)
-        };
-        let recipients: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
-        let pids = self.held.descendants_not_held(&recipients, snapshot, control);
-        let why = Protection::Descendants { pids };
-        match &why {
-            Protection::Descendants { pids } if pids.is_empty() => None,
-            _ => Some(Outcome::Protected { why }),
-        }
+        let is_by_rule = self.target().call() == Call::Rule;
+        let parents = recipients.iter().filter(|held| is_by_rule || !held.is_member);
+        let pids = self.state.held.descendants_not_held(
+            parents.map(|held| held.pid),
+            context.input.snapshot,
+            context.control,
+        );
+        let is_any = !pids.is_empty();
+        is_any.then_some(Outcome::Protected { why: Protection::Descendants { pids } })
     }
 }

@@ -7,18 +7,19 @@ use std::time::Duration;
 use super::*;
 use crate::host::{Guarded, JobUsage};
 use crate::model::finding::Finding;
+use crate::model::keep::KeptBy;
 use crate::model::snapshot::{Jupyter, PidNamespace};
-use crate::model::{Gpu, Kind, Process};
-use crate::reclaim::ledger::Deed;
-use crate::reclaim::policy::{Keeps, Signal, Targets};
+use crate::model::{Gpu, Kind, Process, Snapshot};
+use crate::reclaim::ledger::LedgerEntry;
+use crate::reclaim::policy::{Signal, Targets};
 use crate::reclaim::process_control::NotSent;
 use crate::reclaim::target::{Request, Step};
 use crate::reclaim::testing::{
-    FakeControl, MemoryLedger, Shared, at, facts, finding, gpu, guard, plan_of, process, snapshot,
+    FakeControl, MemoryLedger, Shared, at, child, facts, finding, gpu, guard, on_gpu, plan_of,
+    process, snapshot,
 };
 use crate::units::GIB;
 
-mod children;
 mod kernels;
 mod relatives;
 mod release;
@@ -57,8 +58,7 @@ impl ActTest {
 
     fn for_plan(processes: &[Process], findings: &[Finding], mut guard: Guard) -> Self {
         guard.policy.grace.get_or_insert(Duration::from_secs(10));
-        let rows: Vec<(u32, u64)> = processes.iter().map(|process| (process.pid, GIB)).collect();
-        let snapshot = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
+        let snapshot = on_gpu(processes);
         let mut plan = plan_of(findings, &snapshot, &guard);
         assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
         Self::new(plan.targets.remove(0), snapshot, guard)
@@ -88,7 +88,7 @@ impl ActTest {
         self.try_advance().unwrap()
     }
 
-    fn try_advance(&mut self) -> Result<ActProgress, ledger::LedgerError> {
+    fn try_advance(&mut self) -> Result<ActProgress, LedgerError> {
         let input =
             StepInput { now: at(self.now), snapshot: &self.snapshot, recheck: self.recheck };
         self.act.advance(input, &mut self.control, &mut self.ledger)
@@ -117,6 +117,11 @@ impl ActTest {
 
 fn python() -> Process {
     process(70, "python train.py")
+}
+
+fn kept_by_owner() -> Outcome {
+    let why = Protection::Kept { kept_by: KeptBy::Owner { user: Some("ann".into()), until: None } };
+    Outcome::Protected { why }
 }
 
 fn exit_on(test: &mut ActTest, pid: u32, signals: &[Signal]) {
@@ -249,12 +254,7 @@ fn a_reused_pid_is_never_signalled() {
 
 #[test]
 fn a_member_that_cannot_be_opened_cancels_the_act() {
-    let child = Process {
-        ppid: Some(70),
-        process_group: Some(70),
-        session: Some(70),
-        ..process(71, "python train.py")
-    };
+    let child = child(71);
     for (error, outcome) in [
         (NotOpened::Changed(71), Outcome::IdentityChanged),
         (NotOpened::NoPidfd(71), Outcome::from_protection(Protection::NoPidfd)),
@@ -278,10 +278,9 @@ fn a_member_that_cannot_be_opened_cancels_the_act() {
 #[test]
 fn protection_is_checked_before_each_signal() {
     type Change = fn(&mut Guarded);
-    let tmux = || "tmux".into();
     let cases: [(Protection, Change); 2] = [
         (Protection::OomProtected, |facts| facts.oom_score_adj = Some(-1000)),
-        (Protection::Program { name: tmux() }, |facts| {
+        (Protection::Kept { kept_by: KeptBy::Program { name: "tmux".into() } }, |facts| {
             facts.executable = Some("/usr/bin/tmux".into());
         }),
     ];
@@ -297,9 +296,7 @@ fn protection_is_checked_before_each_signal() {
     test.take_snapshot(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     test.control.get().processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
-    let kept =
-        Outcome::from_protection(Protection::KeptByOwner { user: Some("ann".into()), until: None });
-    assert_eq!(test.advance(), ActProgress::Ended(kept));
+    assert_eq!(test.advance(), ActProgress::Ended(kept_by_owner()));
     assert_eq!(test.sent(), [(70, TERM)]);
 }
 
@@ -471,6 +468,34 @@ fn a_process_that_exits_before_any_signal_was_already_gone() {
     test.advance();
     test.control.get().end(70);
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }), "a signal was attempted");
+}
+
+#[test]
+fn a_process_that_exits_between_a_check_and_a_signal_is_a_success() {
+    // The process exits before SIGTERM, before SIGKILL, or after the last grace period.
+    for at in [0.0, 10.0, 15.0] {
+        let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
+        for seconds in [0.0, 10.0, 15.0] {
+            if seconds == at {
+                test.control.get().exits_unseen = Some(70);
+            }
+            if let ActProgress::Ended(outcome) = test.advance_at(seconds) {
+                assert!(outcome.is_success(), "{at}: {outcome:?}");
+            }
+        }
+        assert!(test.run_to_end().is_success(), "{at}");
+    }
+}
+
+#[test]
+fn a_process_gets_sigterm_once() {
+    let mut test = ActTest::for_findings(Kind::Idle, &[python(), child(71)]);
+    for pid in [70, 71] {
+        exit_on(&mut test, pid, &[KILL]);
+    }
+    assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
+    // SIGTERM goes to the leader first, then to the rest of the family.
+    assert_eq!(test.sent(), [(70, TERM), (71, TERM), (71, KILL), (70, KILL)]);
 }
 
 #[test]

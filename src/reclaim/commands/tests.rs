@@ -6,8 +6,7 @@ use super::*;
 use crate::model::Process;
 use crate::model::process::{Jupyter, Slurm};
 use crate::reclaim::guard::Guard;
-use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, snapshot};
-use crate::units::GIB;
+use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, on_gpu, plan_of, process, snapshot};
 
 fn announcing() -> Process {
     let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
@@ -39,11 +38,6 @@ fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard)
 fn commands(found: &[(Kind, &Process)], snapshot: &Snapshot) -> Vec<Vec<String>> {
     let findings = with_commands(found, snapshot, &guard());
     findings.into_iter().map(|finding| finding.commands).collect()
-}
-
-fn on_gpu(processes: &[Process]) -> Snapshot {
-    let rows: Vec<(u32, u64)> = processes.iter().map(|process| (process.pid, GIB)).collect();
-    snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)])
 }
 
 #[test]
@@ -194,7 +188,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
     ] {
         let snapshot = on_gpu(std::slice::from_ref(&process));
         let commands =
-            commands_for_process(&process, &snapshot, &default_policy(), CommandUser::User(OWNER));
+            own_commands(&RuleSet::default(), Some(&process), &snapshot, CommandUser::User(OWNER));
         assert_eq!(commands.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
         // The server may restart the kernel, so there is no kill command.
         let may_end = process.jupyter.is_none();
@@ -220,28 +214,11 @@ fn all_pages_agree_on_a_kernel_without_a_server() {
         let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
         assert_eq!(commands(&[(Kind::Orphan, &kernel)], &snapshot), [[command]]);
         let commands =
-            commands_for_process(&kernel, &snapshot, &default_policy(), CommandUser::Owner);
+            own_commands(&RuleSet::default(), Some(&kernel), &snapshot, CommandUser::Owner);
         assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
         assert_eq!(advised.contains("gpumem kill 70"), may_end, "{advised}");
-    }
-    for parent_is_reaper in [true, false] {
-        let kernel = Process {
-            jupyter: Some(Arc::new(Jupyter {
-                application: Some("vscode".into()),
-                ..Jupyter::default()
-            })),
-            parent_is_reaper: Some(parent_is_reaper),
-            ..process(70, "python -m ipykernel_launcher --f=/run/kernel-v2-1.json")
-        };
-        let advised = advice::steps(&kernel).join("; ");
-        assert_eq!(advised.contains("gpumem kill 70"), parent_is_reaper, "{advised}");
-        assert_eq!(
-            advised.contains("close the notebook in VS Code"),
-            !parent_is_reaper,
-            "{advised}"
-        );
     }
 }
 
@@ -251,7 +228,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     let processes = std::slice::from_ref(&announced);
     let observed = on_gpu(processes);
     let commands_by = |observed: &Snapshot, command_user| {
-        commands_for_process(&announced, observed, &default_policy(), command_user)
+        own_commands(&RuleSet::default(), Some(&announced), observed, command_user)
     };
     let both = |option: &str| OwnCommands {
         release: Some(format!("gpumem release{option} 70")),
@@ -279,11 +256,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
     };
-    let commands = commands_for_process(
-        &kept,
-        &on_gpu(std::slice::from_ref(&kept)),
-        &default_policy(),
-        CommandUser::Owner,
-    );
+    let on_gpu = on_gpu(std::slice::from_ref(&kept));
+    let commands = own_commands(&RuleSet::default(), Some(&kept), &on_gpu, CommandUser::Owner);
     assert_eq!(commands, OwnCommands::default());
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Gpu;
 use crate::model::finding::Action;
+use crate::model::keep::Exempt;
 use crate::model::row::{CurrentUser, ProcessRow, places};
 use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
-use crate::reclaim::policy::{Exempt, FindingSelector, Signal};
+use crate::reclaim::policy::{FindingSelector, Signal};
 use crate::reclaim::target::{Recipients, Step};
 use crate::reclaim::testing::{
-    OWNER, at, facts, finding, gpu, guard, guard_naming, plan_of, plan_with, process, snapshot,
+    OWNER, at, facts, finding, gpu, guard, guard_naming, on_gpu, plan_of, plan_with, process,
+    snapshot,
 };
 use crate::units::GIB;
 
@@ -28,16 +30,8 @@ fn reasons(plan: &Plan) -> Vec<&Why> {
 
 fn one_process(kind: Kind) -> (Vec<Finding>, Snapshot) {
     let python = process(70, "python train.py");
-    let snapshot = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+    let snapshot = on_gpu(std::slice::from_ref(&python));
     (vec![finding(kind, &python)], snapshot)
-}
-
-fn select_findings(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
-    FindingSelector {
-        kinds: kinds.to_vec(),
-        rules: rules.iter().map(|&rule| rule.into()).collect(),
-        ..FindingSelector::default()
-    }
 }
 
 fn selected(snapshot: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
@@ -47,9 +41,11 @@ fn selected(snapshot: &Snapshot, findings: &[Finding], text: &str) -> Option<Sel
     Some(selector.select(snapshot, &rows, findings.iter(), &CurrentUser::default()))
 }
 
-fn guard_with(selector: FindingSelector) -> Guard {
+/// Returns the guard for a request for findings of these kinds.
+fn guard_for(kinds: &[Kind]) -> Guard {
     let mut guard = guard();
-    guard.policy.targets = Targets::Found(selector);
+    let kinds = kinds.to_vec();
+    guard.policy.targets = Targets::Found(FindingSelector { kinds, ..FindingSelector::default() });
     guard
 }
 
@@ -58,8 +54,7 @@ fn each_kind_is_a_target_by_default_on_request_or_never() {
     for &kind in Kind::ALL {
         let (findings, snapshot) = one_process(kind);
         let usual = plan_of(&findings, &snapshot, &guard());
-        let asked = guard_with(select_findings(&[kind], &[]));
-        let asked = plan_of(&findings, &snapshot, &asked);
+        let asked = plan_of(&findings, &snapshot, &guard_for(&[kind]));
         let (by_default, when_asked) = match kind {
             Kind::Idle | Kind::Orphan | Kind::Stopped => (1, 1),
             Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => (0, 1),
@@ -79,24 +74,22 @@ fn each_kind_is_a_target_by_default_on_request_or_never() {
 #[test]
 fn a_placeholder_is_a_target_only_by_its_own_kind() {
     let only_asked = Why::OnlyWhenAsked { kind: Kind::Placeholder };
-    let asked = |kinds: &[Kind]| guard_with(select_findings(kinds, &[]));
     let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
     let other = process(70, "python train.py");
     for (python, found_by_conduct) in [(&named, false), (&other, true)] {
         for kind in [Kind::Idle, Kind::Orphan, Kind::Stopped] {
-            let snapshot =
-                snapshot(at(0.0), std::slice::from_ref(python), vec![gpu(0, &[(70, GIB)], 0)]);
+            let snapshot = on_gpu(std::slice::from_ref(python));
             let mut findings = vec![finding(kind, python)];
             if found_by_conduct {
                 findings.push(finding(Kind::Placeholder, python));
             }
-            for guard in [guard(), asked(&[kind])] {
+            for guard in [guard(), guard_for(&[kind])] {
                 let plan = plan_of(&findings, &snapshot, &guard);
                 assert_eq!(plan.targets, [], "{kind}");
                 assert!(reasons(&plan).iter().all(|why| **why == only_asked), "{plan:?}");
                 assert!(!plan.refused.is_empty());
             }
-            let both = asked(&[kind, Kind::Placeholder]);
+            let both = guard_for(&[kind, Kind::Placeholder]);
             assert_eq!(plan_of(&findings, &snapshot, &both).targets.len(), 1, "{kind}");
         }
     }
@@ -201,14 +194,15 @@ fn the_request_selects_the_targets() {
     on_other.gpus[0].index = 1;
     on_other.duration_seconds = 60.0;
     let findings = [finding(Kind::Orphan, &first), on_other];
-    let leaders = |targets: &FindingSelector, terms: Option<&str>| {
-        let mut guard = guard_with(targets.clone());
+    let leaders = |targets: Targets, terms: Option<&str>| {
+        let mut guard = guard();
+        guard.policy.targets = targets;
         guard.policy.selected = terms.and_then(|terms| selected(&snapshot, &findings, terms));
         let plan = plan_of(&findings, &snapshot, &guard);
         plan.targets.iter().map(|target| target.leader).collect::<Vec<_>>()
     };
-    let any = FindingSelector::default();
-    assert_eq!(leaders(&any, None), [80, 70], "most memory first");
+    assert_eq!(leaders(Targets::default(), None), [80, 70], "most memory first");
+    let both = || Targets::named(vec![70, 80], Vec::new()).unwrap();
     let owned = format!("user={OWNER}");
     let limited: [(&str, &[u32]); 5] = [
         ("gpu:1", &[80]),
@@ -218,17 +212,18 @@ fn the_request_selects_the_targets() {
         ("mem>2GiB", &[80]),
     ];
     for (terms, expected) in limited {
-        assert_eq!(leaders(&any, Some(terms)), expected, "{terms}");
+        assert_eq!(leaders(Targets::default(), Some(terms)), expected, "{terms}");
+        assert_eq!(leaders(both(), Some(terms)), expected, "named, {terms}");
     }
-    let first =
-        FindingSelector { pids: vec![70], ..select_findings(&[Kind::Idle, Kind::Orphan], &[]) };
+    let any = FindingSelector::default;
+    let kinds = vec![Kind::Idle, Kind::Orphan];
     let asked: [(FindingSelector, &[u32]); 3] = [
-        (select_findings(&[Kind::Idle], &[]), &[80]),
-        (select_findings(&[], &["orphan"]), &[70]),
-        (first, &[70]),
+        (FindingSelector { kinds: vec![Kind::Idle], ..any() }, &[80]),
+        (FindingSelector { rules: vec!["orphan".into()], ..any() }, &[70]),
+        (FindingSelector { pids: vec![70], kinds, ..any() }, &[70]),
     ];
     for (selector, expected) in asked {
-        assert_eq!(leaders(&selector, None), expected, "{selector:?}");
+        assert_eq!(leaders(Targets::Found(selector.clone()), None), expected, "{selector:?}");
     }
 }
 
@@ -257,7 +252,7 @@ fn notebooks_are_named_by_kernel_or_path() {
         server_url: Some("http://127.0.0.1:8888/".into()),
         ..Jupyter::default()
     }));
-    let snapshot = snapshot(at(0.0), &[kernel], vec![gpu(0, &[(70, GIB)], 0)]);
+    let snapshot = on_gpu(&[kernel]);
     let count = |name: &str| {
         let mut guard = guard();
         guard.policy.targets = Targets::named(Vec::new(), vec![name.into()]).unwrap();

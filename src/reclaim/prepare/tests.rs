@@ -124,7 +124,8 @@ fn the_headline_matches_a_plan_for_all_users() {
         let mut dice = Dice(seed * 0x9e37_79b9);
         let (mut findings, snapshot, policy) = machine(&mut dice);
         let whole = Reclaimable::new(findings.iter(), [].iter());
-        let marks = marks(&findings, &snapshot, policy.clone());
+        let (by_snapshot, _) = plan_by_snapshot(policy.clone(), &findings, &snapshot);
+        let marks = marks(&findings, &by_snapshot);
         findings.iter_mut().for_each(|finding| finding.mark_planned(&marks));
         let headline = Reclaimable::new(findings.iter(), [].iter());
 
@@ -160,39 +161,6 @@ fn the_headline_matches_a_plan_for_all_users() {
 }
 
 #[test]
-fn a_family_with_an_exempt_member_is_skipped() {
-    let job = |pid| Process {
-        process_group: Some(70),
-        session: Some(70),
-        ..process(pid, "python train.py")
-    };
-    let (idle, kept) = (job(70), job(71));
-    let snapshot =
-        snapshot(at(0.0), &[idle.clone(), kept.clone()], vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
-    let mut policy = default_policy();
-    policy.kept.push(Exempt {
-        identity: kept.identity(),
-        kinds: Vec::new(),
-        rules: Vec::new(),
-        reason: "night run".into(),
-        until: None,
-    });
-    // Process 71 is exempt from all rules, so it has no finding.
-    let mut found = [finding(Kind::Idle, &idle)];
-    let marks_of = |found: &[Finding], policy: &Policy| marks(found, &snapshot, policy.clone());
-    found[0].mark_planned(&marks_of(&found, &policy));
-    let why = found[0].skipped.as_deref().unwrap();
-    assert!(why.contains("71 of its job have no finding"), "{why}");
-    assert!(found[0].is_offered() && !found[0].is_reclaimable());
-    let sum = Reclaimable::new(found.iter(), [].iter());
-    assert_eq!((sum.bytes, sum.processes), (0, 0));
-
-    policy.kept.clear();
-    let both = [finding(Kind::Idle, &idle), finding(Kind::Idle, &kept)];
-    assert!(marks_of(&both, &policy).iter().all(|mark| mark.skipped.is_none()));
-}
-
-#[test]
 fn a_run_with_its_launcher_off_gpu_is_reclaimable() {
     let launcher = Arc::new(crate::model::snapshot::Parent {
         pid: 60,
@@ -212,7 +180,9 @@ fn a_run_with_its_launcher_off_gpu_is_reclaimable() {
     let gpus = vec![gpu(0, &[(70, GIB), (71, GIB)], 0)];
     let snapshot = snapshot(at(0.0), &ranks, gpus);
     let found = ranks.each_ref().map(|rank| finding(Kind::Idle, rank));
-    assert!(marks(&found, &snapshot, default_policy()).iter().all(|mark| mark.skipped.is_none()));
-    let one = marks(&found[..1], &snapshot, default_policy());
+    let marks_of =
+        |found: &[Finding]| marks(found, &plan_by_snapshot(default_policy(), found, &snapshot).0);
+    assert!(marks_of(&found).iter().all(|mark| mark.skipped.is_none()));
+    let one = marks_of(&found[..1]);
     assert!(one[0].skipped.as_deref().unwrap().contains("71 of its job"), "{one:?}");
 }

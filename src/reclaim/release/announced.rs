@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseWay};
+use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseWay};
 use crate::advice::recipe::ReleaseReport;
 use crate::host::{Roots, read_guarded, read_host, read_signal_masks};
 use crate::model::{Process, Snapshot};
@@ -114,7 +114,7 @@ fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
             "unknown whether it has a handler for {signal}; run gpumem as root to find out"
         ));
     };
-    let number = signal.number();
+    let number = signal.kernel().as_raw().cast_unsigned();
     if !masks.catches(number) {
         return Err(format!(
             "it announces {signal} ({VARIABLE}) but has no handler for it, so the signal would kill it; nothing was \

@@ -8,7 +8,7 @@ use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, is_seen};
 use crate::config::reap::Response;
 use crate::model::finding::Finding;
 use crate::model::{Time, json};
-use crate::reclaim::warnings::{Terms, WarningDue};
+use crate::reclaim::warnings::WarningDue;
 
 /// Value of the field `schema` in a notice.
 const SCHEMA: &str = "gpumem.notice/1";
@@ -23,56 +23,35 @@ pub enum NoticeKind {
     LastWarning,
 }
 
-#[derive(Clone, PartialEq, Debug)]
+/// A notice. The notify command gets it as a JSON document.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Notice {
+    schema: &'static str,
+    #[serde(rename = "notice")]
     pub kind: NoticeKind,
     pub time: Time,
+    pub host: Option<Arc<str>>,
+    pub uid: Option<u32>,
     /// When the process will be ended, unless the finding ends earlier. `None` if the process will not be ended.
     pub acts_at: Option<Time>,
     /// The command that brings the memory back, if the process will be parked and not ended.
     pub restore: Option<String>,
     pub finding: Finding,
-    pub uid: Option<u32>,
-    pub host: Option<Arc<str>>,
+    #[serde(skip)]
     pub command: Vec<Arc<str>>,
 }
 
 impl Notice {
-    /// Returns the JSON document that is passed to the notify command.
     pub fn json(&self) -> Vec<u8> {
-        #[derive(Serialize)]
-        struct NoticeDocument<'a> {
-            schema: &'static str,
-            notice: NoticeKind,
-            time: Time,
-            host: Option<&'a str>,
-            uid: Option<u32>,
-            acts_at: Option<Time>,
-            restore: Option<&'a str>,
-            finding: &'a Finding,
-        }
-        let document = NoticeDocument {
-            schema: SCHEMA,
-            notice: self.kind,
-            time: self.time,
-            host: self.host.as_deref(),
-            uid: self.uid,
-            acts_at: self.acts_at,
-            restore: self.restore.as_deref(),
-            finding: &self.finding,
-        };
         let mut line = Vec::new();
-        let _ = json::append(&mut line, &document);
+        // Writing to a vector cannot fail.
+        let _ = json::append(&mut line, self);
         line.push(b'\n');
         line
     }
 }
 
 impl ReapScheduler {
-    pub(super) fn terms(&self) -> Terms {
-        Terms { warn: self.reap.warn.0, grace: self.reap.grace.0 }
-    }
-
     pub(super) fn warn(
         &mut self,
         finding: &Finding,
@@ -88,11 +67,10 @@ impl ReapScheduler {
         {
             return;
         }
-        let terms = self.terms();
         let warning = self.warnings.find(finding, is_of_end);
-        let due = warning.map_or(WarningDue::First, |warning| warning.due(now, terms));
-        let grace = terms.grace.as_secs_f64();
-        let warn = terms.warn.as_secs_f64();
+        let due = warning.map_or(WarningDue::First, |warning| warning.due(now, &self.reap));
+        let grace = self.reap.grace.0.as_secs_f64();
+        let warn = self.reap.warn.0.as_secs_f64();
         let (kind, acts_at) = match (due, is_of_end) {
             (WarningDue::First, false) => (NoticeKind::Found, None),
             (WarningDue::First, true) => {
@@ -109,6 +87,7 @@ impl ReapScheduler {
         let restore =
             about.filter(|_| is_parked).map(|about| format!("gpumem unpark {}", about.pid));
         let notice = Notice {
+            schema: SCHEMA,
             kind,
             time: now,
             acts_at,

@@ -2,10 +2,10 @@
 
 use super::notices::NoticeKind;
 use super::*;
-use crate::config::reap::ReapConfig;
 use crate::config::{self, Config};
 use crate::model::Process;
 use crate::model::dice::Dice;
+use crate::model::family::families;
 use crate::model::process::AskedRelease;
 use crate::model::testing::rounds;
 use crate::reclaim::Signal;
@@ -13,7 +13,7 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseReport};
 use crate::reclaim::target::Request;
 use crate::reclaim::testing::{
-    BOOT, FakeControl, MemoryLedger, Shared, at, facts, gpu, guard, process, snapshot,
+    BOOT, FakeControl, MemoryLedger, Shared, at, facts, gpu, guard, plan_with, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -42,26 +42,19 @@ struct FakeSystem {
 }
 
 impl System for FakeSystem {
-    fn guard(&mut self, rules: &RuleSet, reap: &ReapConfig, _: &Snapshot) -> Result<Guard, String> {
+    fn plan(&mut self, targets: Targets, source: PlanSource<'_>) -> Result<(Plan, Guard), String> {
         let mut guard = guard();
-        guard.policy.never = rules.never().to_vec();
-        guard.policy.releasing = reap.releasing().cloned().collect();
-        Ok(guard)
-    }
-
-    fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
+        guard.policy.targets = targets;
+        guard.policy.never = source.rules.never().to_vec();
+        guard.policy.releasing = source.reap.unwrap().releasing().cloned().collect();
+        let families = families(source.snapshot);
         let control = self.control.get();
-        let processes = control.processes.iter();
-        let processes = processes.filter(|(pid, _)| pids.contains(pid));
-        processes.map(|(&pid, facts)| (pid, facts.clone())).collect()
-    }
-
-    fn usage(&mut self, _: &Target) -> JobUsage {
-        self.control.get().usage.clone()
-    }
-
-    fn actor(&mut self, _: &Snapshot) -> Actor {
-        Actor::default()
+        let mut plan =
+            plan_with(source.findings, source.snapshot, &families, &control.processes, &guard);
+        for target in &mut plan.targets {
+            target.used_at_plan = Some(Arc::new(control.usage.clone()));
+        }
+        Ok((plan, guard))
     }
 
     fn notify(&mut self, notice: Notice) -> bool {
@@ -137,8 +130,7 @@ impl SchedulerTest {
         let path = folder.path().join("warnings");
         let (warnings, error) = Warnings::open(&path, BOOT.into());
         assert!(error.is_none(), "{error:?}");
-        let settings = (config.rules, config.reap);
-        ReapScheduler::new(engine, settings, warnings)
+        ReapScheduler::new(engine, config.reap, warnings)
     }
 
     fn restart(&mut self, toml: &str) {
@@ -390,14 +382,6 @@ fn a_process_is_warned_twice_and_then_ended() {
 }
 
 #[test]
-fn a_rule_that_only_notifies_kills_nothing() {
-    let mut test = SchedulerTest::new(ONLY_NOTIFIES, vec![stopped(70)]);
-    test.run_idle_until(3.0 * ACTED);
-    assert!(test.system.ledger.get().lines.is_empty());
-    assert_eq!(test.kinds(), [NoticeKind::Found]);
-}
-
-#[test]
 fn warnings_start_over_if_the_finding_returns() {
     let mut test = SchedulerTest::reaping();
     test.run_until(WARNED_LAST);
@@ -411,26 +395,14 @@ fn warnings_start_over_if_the_finding_returns() {
 }
 
 #[test]
-fn an_undelivered_warning_is_retried_and_does_not_count() {
-    let mut test = SchedulerTest::reaping();
-    test.undelivered = Some("the notify command /bin/false failed");
-    test.run_idle_until(2.0 * ACTED);
-    let apart = test.sent_notices[1].0 - test.sent_notices[0].0;
-    assert!((60.0..=64.0).contains(&apart), "{:?}", test.sent_notices);
-    let why = "not notified: the notify command /bin/false failed";
-    assert_eq!(test.count_logged(why), 1, "{:?}", test.system.log);
-    test.undelivered = None;
-    test.run_idle_until(2.0 * ACTED + 600.0);
-    test.run_until_act(3.0 * ACTED);
-}
-
-#[test]
 fn without_a_delivered_warning_nothing_is_killed() {
     let mut test = SchedulerTest::reaping();
     test.undelivered = Some("[reap] has no notify command");
     test.run_idle_until(2.0 * ACTED);
     assert!(test.system.ledger.get().lines.is_empty() && test.scheduler.warnings.all().is_empty());
     assert_eq!(test.count_logged("ann not notified: "), 1, "{:?}", test.system.log);
+    let apart = test.sent_notices[1].0 - test.sent_notices[0].0;
+    assert!((60.0..=64.0).contains(&apart), "{:?}", test.sent_notices);
     test.undelivered = None;
     test.run_idle_until(2.0 * ACTED + 600.0);
     assert_eq!(test.count_logged("ann warned, to be killed at"), 1);
@@ -572,28 +544,6 @@ fn a_failed_act_is_not_repeated() {
     let kills = test.sent().into_iter().filter(|sent| sent.1 == Signal::Kill);
     assert_eq!(kills.count(), 1, "{:?}", test.sent());
     assert_eq!(test.count_logged("killing 70"), 1);
-}
-
-/// The rule `idle` must not end an idle placeholder, whether or not the placeholder has been recognised yet.
-#[test]
-fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
-    let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
-                 [rules.placeholder]\nduration = \"1h\"\n[reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
-    let keeper = |started| {
-        let mut keeper = process(71, "python /v/bin/keep-gpu --gpu-ids 0");
-        keeper.start_time = Some(at(started));
-        keeper
-    };
-    for started in [-86_400.0, 0.0] {
-        let mut test =
-            SchedulerTest::new(reaps, vec![process(70, "python train.py"), keeper(started)]);
-        for pid in [70, 71] {
-            test.system.control.get().ends_on.insert(pid, vec![Signal::Term]);
-        }
-        test.run_until(ACTED);
-        assert_eq!(test.sent(), [(70, Signal::Term)], "{:?}", test.system.log);
-        assert_eq!(test.count_logged("71: skipped: killed only on request"), 1);
-    }
 }
 
 const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\

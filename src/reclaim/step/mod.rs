@@ -17,21 +17,19 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::shut_kernel::ask_server;
-use super::guard::Guard;
-use super::handles::Handles;
+use super::guard::{Call, Guard};
+use super::handles::{Handles, HeldProcess};
 use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
-use super::past_release::PastRelease;
-use super::policy::{Policy, Signal};
-use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
+use super::past_acts::PastRelease;
+use super::policy::Signal;
+use super::process_control::{PerformRequest, ProcessControl, RequestResult};
+use super::recheck::Recheck;
 use super::release as ways;
 use super::release::{ReleaseBy, ReleaseWay};
-use super::target::{
-    Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess, listed,
-};
+use super::target::{Deed, LedgerProcess, Recipients, Request, Step, Target, listed};
 use super::verify::{Outcome, ReleaseMeter};
 use crate::advice;
 use crate::host::Roots;
-use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::{Bytes, Span};
 
@@ -81,36 +79,46 @@ impl Step {
 
     /// Returns the living recipients. If there are none, the act continues with the next step. The caller checks
     /// whether the recipients are protected.
-    pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
+    pub(super) fn recipients(
+        &self,
+        state: &mut StepState,
+        context: &mut StepContext<'_>,
+    ) -> Vec<HeldProcess> {
         match self {
-            Self::Release { .. } | Self::Park { .. } => state.alive(Recipients::Family),
-            Self::ShutKernel { .. } => state.held.alive(&mut *state.control),
-            Self::Signal { recipients, .. } => state.alive(*recipients),
+            Self::Release { .. } | Self::Park { .. } => state.alive(Recipients::Family, context),
+            Self::ShutKernel { .. } => state.held.alive(context.control),
+            Self::Signal { recipients, .. } => state.alive(*recipients, context),
             Self::Advise { .. } => Vec::new(),
         }
     }
 
+    /// Acts on the recipients. Returns [`StepEffect::Pending`] if something was sent.
     pub(super) fn execute(
         &self,
+        state: &mut StepState,
         context: &mut StepContext<'_>,
-        recipients: &[Handle],
-    ) -> Result<Started, LedgerError> {
+        recipients: &[HeldProcess],
+    ) -> Result<StepEffect, LedgerError> {
         match self {
-            Self::Release { way, options, .. } => release::request(way, options, context),
-            Self::Park { way, to_end, .. } => park::request(way, *to_end, context),
-            Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, context),
-            Self::Signal { signal, .. } => signal::send(*signal, context, recipients),
-            Self::Advise { .. } => Ok(Started::Done),
+            Self::Release { way, options, .. } => release::request(way, options, state, context),
+            Self::Park { way, to_end, .. } => park::request(way, *to_end, state, context),
+            Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, state, context),
+            Self::Signal { signal, .. } => signal::send(*signal, state, context, recipients),
+            Self::Advise { .. } => Ok(StepEffect::Over),
         }
     }
 
     /// Returns the effect so far, according to the answer and the living processes.
-    pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
+    pub(super) fn effect(
+        &self,
+        state: &mut StepState,
+        context: &mut StepContext<'_>,
+    ) -> StepEffect {
         match self {
-            Self::Release { way, options, .. } => release::effect(way, options, state),
-            Self::Park { way, to_end, .. } => park::effect(way, *to_end, state),
+            Self::Release { way, options, .. } => release::effect(way, options, state, context),
+            Self::Park { way, to_end, .. } => park::effect(way, *to_end, state, context),
             Self::ShutKernel { .. } => shut_kernel::effect(state),
-            Self::Signal { recipients, .. } if !state.alive(*recipients).is_empty() => {
+            Self::Signal { recipients, .. } if !state.alive(*recipients, context).is_empty() => {
                 StepEffect::Pending
             }
             Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
@@ -118,7 +126,7 @@ impl Step {
     }
 
     /// Returns the effect when the time limit has passed.
-    pub(super) fn expired(&self, state: &StepState<'_>) -> StepEffect {
+    pub(super) fn expired(&self, state: &StepState) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(state),
             Self::Park { to_end, .. } => park::expired(*to_end),
@@ -180,152 +188,160 @@ pub(super) enum StepEffect {
     /// The step is complete, and the act continues with the next step.
     Over,
     Ends(Outcome),
-    /// The step is complete, and the process keeps running. The act continues with the next step or, if there is
-    /// none, ends with this outcome.
+    /// The step is complete or was not necessary, and the process keeps running. The act continues with the next step
+    /// or, if there is none, ends with this outcome.
     Settled(Outcome),
 }
 
-pub(super) enum Started {
-    Done,
-    Ends(Outcome),
-    /// Nothing was done. The act continues as after [`StepEffect::Settled`].
-    Settled(Outcome),
-    Asked(Deed),
-}
-
-/// Handles, answers and times that a step can inspect.
-pub(super) struct StepState<'a> {
-    pub target: &'a Target,
-    pub policy: &'a Policy,
-    pub held: &'a mut Handles,
-    pub snapshot: &'a Snapshot,
-    pub control: &'a mut dyn ProcessControl,
-    pub answer: &'a RequestResult,
-    pub answered: Option<Time>,
-    pub begun: Option<Time>,
-    /// Measures how much memory a living target has released.
-    pub meter: &'a ReleaseMeter,
-}
-
-impl StepState<'_> {
-    /// Returns the living recipients. An added process is included only if it may hold a GPU.
-    pub fn alive(&mut self, recipients: Recipients) -> Vec<Handle> {
-        let leader = self.target.leader;
-        self.held
-            .concerned(self.snapshot, self.control)
-            .into_iter()
-            .filter(|held| match recipients {
-                Recipients::Launcher => !held.is_member,
-                Recipients::Leader => held.is_member && held.pid == leader,
-                Recipients::Family => held.is_member,
-            })
-            .map(|held| held.handle)
-            .collect()
-    }
-}
-
-/// State and tools that a step needs to act. Each action is written to the ledger, executed, and written again with
-/// its result.
-pub(super) struct StepContext<'a> {
-    pub act: &'a Arc<str>,
+#[derive(Clone, Copy, Debug)]
+pub struct StepInput<'a> {
     pub now: Time,
-    pub held: &'a Handles,
+    pub snapshot: &'a Snapshot,
+    /// Whether the finding still holds. Has no effect if a person named the target.
+    pub recheck: Recheck,
+}
+
+/// The newest sample, and the tools to act. Each action is written to the ledger, executed, and written again with its
+/// result.
+pub(super) struct StepContext<'a> {
+    pub input: StepInput<'a>,
     pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn LedgerSink,
-    pub is_named: bool,
-    /// Set when SIGCONT is sent to a stopped process.
+}
+
+/// The state of an act that its steps read and change.
+#[derive(Debug)]
+pub(super) struct StepState {
+    /// ID of the act, or empty if the act has not begun.
+    pub act: Arc<str>,
+    pub guard: Arc<Guard>,
+    pub target: Target,
+    pub held: Handles,
+    pub first_action: Option<Time>,
+    /// Whether SIGCONT was sent to a stopped process.
     pub has_continued: bool,
     /// Signals that this act has sent. No signal is sent to a process twice, because many programs treat a second
     /// SIGTERM as "quit now", even while they save their work.
-    pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
-    pub releases: &'a [PastRelease],
+    pub signalled: Vec<(LedgerProcess, Signal)>,
+    /// Whether the server reported that it shut the kernel down. The server will not restart such a kernel.
+    pub is_shut: bool,
+    pub pending_request: Option<Deed>,
+    pub answer: RequestResult,
+    pub answered: Option<Time>,
+    /// Measures how much memory a living target has released.
+    pub meter: ReleaseMeter,
+    pub releases: Vec<PastRelease>,
 }
 
-impl StepContext<'_> {
-    /// Returns how many seconds ago the process was last asked to release memory, or `None` if it was not asked
-    /// within the last [`release::AGAIN_SECONDS`]. If the clock was set back, a request in the future is treated as
-    /// one that was just sent.
-    pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
-        let process = LedgerProcess::new(way);
-        let past = self.releases.iter().filter(|release| release.process == process);
-        let last = past.map(|release| release.since).max()?;
-        let seconds = self.now.seconds_since(last).max(0.0);
-        (seconds < release::AGAIN_SECONDS).then_some(seconds)
+impl StepState {
+    pub fn new(target: Target, guard: Arc<Guard>) -> Self {
+        Self {
+            act: "".into(),
+            guard: if target.is_release() { Arc::new(guard.for_release()) } else { guard },
+            held: Handles::new(target.boot_id.clone()),
+            target,
+            first_action: None,
+            has_continued: false,
+            signalled: Vec::new(),
+            is_shut: false,
+            pending_request: None,
+            answer: RequestResult::Waiting,
+            answered: None,
+            meter: ReleaseMeter::default(),
+            releases: Vec::new(),
+        }
     }
 
-    pub fn note(&mut self, event: LedgerEvent) -> Result<(), LedgerError> {
-        self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
+    pub fn is_named(&self) -> bool {
+        self.target.call() == Call::Named
+    }
+
+    /// Returns the living recipients. An added process is included only if it may hold a GPU.
+    pub fn alive(
+        &mut self,
+        recipients: Recipients,
+        context: &mut StepContext<'_>,
+    ) -> Vec<HeldProcess> {
+        let mut alive = self.held.concerned(context.input.snapshot, context.control);
+        alive.retain(|held| match recipients {
+            Recipients::Launcher => !held.is_member,
+            Recipients::Leader => held.is_member && held.pid == self.target.leader,
+            Recipients::Family => held.is_member,
+        });
+        alive
+    }
+
+    pub fn note(
+        &self,
+        event: LedgerEvent,
+        context: &mut StepContext<'_>,
+    ) -> Result<(), LedgerError> {
+        let (time, act) = (context.input.now, Arc::clone(&self.act));
+        context.record.write(&LedgerEntry { time, act, event })
     }
 
     /// Returns the past release requests to a process.
-    pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
+    pub fn requests_to(&self, pid: u32, start_ticks: u64) -> impl Iterator<Item = &PastRelease> {
         let process = LedgerProcess { pid, start_ticks };
-        let past = self.releases.iter().filter(|release| release.process == process);
-        past.map(|release| release.asked(self.now)).collect()
+        self.releases.iter().filter(move |release| release.process == process)
     }
 
-    pub fn request(&mut self, deed: Deed, request: Request) -> Result<Started, LedgerError> {
-        self.note(LedgerEvent::Intended(deed.clone()))?;
-        self.control.start_request(request);
-        Ok(Started::Asked(deed))
+    /// Sends a request, whose answer the act awaits.
+    pub fn request(
+        &mut self,
+        deed: Deed,
+        request: Request,
+        context: &mut StepContext<'_>,
+    ) -> Result<StepEffect, LedgerError> {
+        self.note(LedgerEvent::Intended(deed.clone()), context)?;
+        context.control.start_request(request);
+        self.pending_request = Some(deed);
+        (self.answer, self.answered) = (RequestResult::Waiting, None);
+        self.meter = ReleaseMeter::new(&self.target, context.input.snapshot);
+        Ok(StepEffect::Pending)
     }
 }
 
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
+    /// The target, still without steps.
+    pub target: &'a Target,
     pub processes: &'a [&'a Process],
-    pub launcher: Option<&'a TargetProcess>,
-    pub leader: u32,
     pub snapshot: &'a Snapshot,
     /// Whether the whole family is included.
     pub is_whole: bool,
     pub is_idle: bool,
 }
 
-pub(super) struct StepPlan {
-    pub steps: Vec<Step>,
-    pub respawn_seconds: f64,
-}
-
-pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
-    let mut plan = family_steps(candidate);
-    // No step that ends processes may precede the parks.
-    let ends = |step: &Step| step.ends_processes() && step.advice().is_none();
-    if let Some(first) = plan.steps.iter().position(ends) {
-        let parks =
-            candidate.processes.iter().filter_map(|process| park::to_end(process, candidate));
-        plan.steps.splice(first..first, parks);
+/// Returns the steps for a family, and the time in seconds to watch for a restart.
+pub(super) fn steps(candidate: &FamilyInput<'_>) -> (Vec<Step>, f64) {
+    let shut = shut_kernel::plan(candidate);
+    if shut.is_none()
+        && let Some(only) = advise(candidate)
+    {
+        return (vec![only], 0.0);
     }
-    plan
-}
-
-fn family_steps(candidate: &FamilyInput<'_>) -> StepPlan {
-    let release = release::plan(candidate);
-    if let Some(shut) = shut_kernel::plan(candidate) {
-        let mut steps: Vec<Step> = release.into_iter().collect();
-        steps.push(shut);
-        steps.extend(signal::plan(candidate));
-        return StepPlan { steps, respawn_seconds: RESPAWN_SECONDS };
-    }
-    if let Some(only) = advise(candidate, shut_kernel::restarted) {
-        return StepPlan { steps: vec![only], respawn_seconds: 0.0 };
-    }
-    let processes = || candidate.processes.iter();
-    let is_restarted = processes().any(|process| shut_kernel::is_notebook(process))
-        || processes().any(|process| process.restarting_pool().is_some())
-        || processes().any(|process| advice::owner(process).is_some())
-        || !candidate.is_whole;
-    let mut steps: Vec<Step> = release.into_iter().collect();
+    let is_restarted = shut.is_some()
+        || !candidate.is_whole
+        || candidate.processes.iter().any(|process| {
+            shut_kernel::is_notebook(process)
+                || process.restarting_pool().is_some()
+                || advice::owner(process).is_some()
+        });
+    let mut steps: Vec<Step> = release::plan(candidate).into_iter().chain(shut).collect();
     steps.extend(signal::plan(candidate));
-    StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
+    // No step that ends processes may precede the parks.
+    if let Some(first) = steps.iter().position(Step::ends_processes) {
+        let processes = candidate.processes.iter();
+        let parks = processes.filter_map(|process| park::to_end(process, candidate.snapshot));
+        steps.splice(first..first, parks);
+    }
+    (steps, if is_restarted { RESPAWN_SECONDS } else { 0.0 })
 }
 
 /// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or unreachable server
-/// owns a process, unless `direct` is set. `restarted` returns the advice for a kernel that its server may restart.
-fn advise(
-    candidate: &FamilyInput<'_>,
-    restarted: impl Fn(&Process) -> Option<Arc<str>>,
-) -> Option<Step> {
+/// owns a process, unless `direct` is set.
+fn advise(candidate: &FamilyInput<'_>) -> Option<Step> {
     if candidate.guard.policy.direct {
         return None;
     }
@@ -337,7 +353,7 @@ fn advise(
     });
     let are_own = !processes.iter().any(|process| is_others(process));
     let owned = owners.next().map(|owner| Arc::from(owner.way(are_own)));
-    let restarted = || processes.iter().find_map(|process| restarted(process));
+    let restarted = || processes.iter().find_map(|process| shut_kernel::restarted(process));
     let pooled = || processes.iter().find_map(|process| pooled(process, processes));
     let command = owned.or_else(restarted).or_else(pooled)?;
     Some(Step::Advise { command })

@@ -1,10 +1,10 @@
 //! The step that parks a process; see [`crate::reclaim::park`]. The helper performs all checks and calls, and verifies
 //! with NVML that the memory is free.
 
-use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
-use crate::model::Process;
+use super::{StepContext, StepEffect, StepState};
 use crate::model::process::ParkState;
 use crate::model::process_name::name_of;
+use crate::model::{Process, Snapshot};
 use crate::reclaim::ledger::LedgerError;
 use crate::reclaim::park::{ParkAnswer, ParkOperation, ParkRequest, estimate, patience};
 use crate::reclaim::process_control::RequestResult;
@@ -22,13 +22,12 @@ pub(in crate::reclaim) fn step(way: ParkWay, to_end: bool) -> Step {
 
 /// Returns the step that parks a process before it is ended, if it was ever restored. Killing a restored process has hung
 /// whole machines with the open kernel modules of driver 595 (NVIDIA/cuda-checkpoint issue 53).
-pub(super) fn to_end(process: &Process, candidate: &FamilyInput<'_>) -> Option<Step> {
+pub(super) fn to_end(process: &Process, snapshot: &Snapshot) -> Option<Step> {
     let mark = process.park.as_deref()?;
     if !mark.was_restored || mark.state != ParkState::Running {
         return None;
     }
-    let rows = candidate.snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
-    let rows = rows.filter(|row| row.pid == process.pid);
+    let rows = snapshot.rows_of(process.pid);
     let way = ParkWay {
         pid: process.pid,
         start_ticks: process.start_ticks?,
@@ -54,11 +53,12 @@ pub(super) fn describe(way: &ParkWay, to_end: bool) -> String {
 pub(super) fn request(
     way: &ParkWay,
     to_end: bool,
+    state: &mut StepState,
     context: &mut StepContext<'_>,
-) -> Result<Started, LedgerError> {
+) -> Result<StepEffect, LedgerError> {
     let process = LedgerProcess { pid: way.pid, start_ticks: way.start_ticks };
     let deed = Deed::Park { process, bytes: way.bytes };
-    context.request(deed, Request::Park { way: way.clone(), to_end })
+    state.request(deed, Request::Park { way: way.clone(), to_end }, context)
 }
 
 /// Parks the process. Can take as long as [`patience`] says.
@@ -72,15 +72,20 @@ pub(super) fn perform(way: &ParkWay, to_end: bool) -> ParkAnswer {
     }
 }
 
-pub(super) fn effect(way: &ParkWay, to_end: bool, state: &mut StepState<'_>) -> StepEffect {
-    let facts = state.control.read_guarded(way.pid);
+pub(super) fn effect(
+    way: &ParkWay,
+    to_end: bool,
+    state: &StepState,
+    context: &mut StepContext<'_>,
+) -> StepEffect {
+    let facts = context.control.read_guarded(way.pid);
     let lives = facts.is_some_and(|facts| {
         facts.start_ticks == way.start_ticks && !matches!(facts.state, Some('Z' | 'X'))
     });
     if !lives {
         return if to_end { StepEffect::Over } else { StepEffect::Ends(Outcome::Exited) };
     }
-    let RequestResult::Parked(answer) = state.answer else {
+    let RequestResult::Parked(answer) = &state.answer else {
         return StepEffect::Pending;
     };
     let why = || match to_end {
@@ -93,7 +98,7 @@ pub(super) fn effect(way: &ParkWay, to_end: bool, state: &mut StepState<'_>) -> 
     StepEffect::Ends(match answer {
         ParkAnswer::Parked { .. } if to_end => {
             // An older snapshot can still show that the helper is at work.
-            let is_shown = state.answered.is_some_and(|done| state.snapshot.time > done);
+            let is_shown = state.answered.is_some_and(|done| context.input.snapshot.time > done);
             return if is_shown { StepEffect::Over } else { StepEffect::Pending };
         }
         ParkAnswer::Parked { bytes, ms } => {

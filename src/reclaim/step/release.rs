@@ -3,8 +3,8 @@
 //! Success is measured with NVML: the memory that it lists for the target must drop, and stay low in three samples
 //! after the process reports success.
 
-use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
-use crate::model::{Process, Snapshot};
+use super::{FamilyInput, StepContext, StepEffect, StepState};
+use crate::model::{Process, Snapshot, Time};
 use crate::reclaim::ledger::LedgerError;
 use crate::reclaim::policy::Release;
 use crate::reclaim::process_control::RequestResult;
@@ -100,39 +100,46 @@ pub(super) fn describe(way: &ReleaseWay) -> String {
 pub(super) fn request(
     way: &ReleaseWay,
     options: &ReleaseOptions,
+    state: &mut StepState,
     context: &mut StepContext<'_>,
-) -> Result<Started, LedgerError> {
-    if let Some(seconds) = context.released_seconds_ago(way) {
+) -> Result<StepEffect, LedgerError> {
+    let last = state.requests_to(way.pid, way.start_ticks).map(|release| release.since).max();
+    // If the clock was set back, a request in the future is treated as one that was just sent.
+    let seconds = last.map(|last| context.input.now.seconds_since(last).max(0.0));
+    if let Some(seconds) = seconds.filter(|seconds| *seconds < AGAIN_SECONDS) {
         let why = format!(
             "it was asked {seconds:.0} s ago; try again in {:.0} s",
             (AGAIN_SECONDS - seconds).max(1.0)
         );
-        return Ok(Started::Settled(Outcome::Refused { why: why.into() }));
+        return Ok(StepEffect::Settled(Outcome::Refused { why: why.into() }));
     }
     let request = Request::Release { way: way.clone(), options: options.clone() };
-    context.request(Deed::Release { way: way.clone() }, request)
+    state.request(Deed::Release { way: way.clone() }, request, context)
 }
 
 pub(super) fn effect(
     way: &ReleaseWay,
     options: &ReleaseOptions,
-    state: &mut StepState<'_>,
+    state: &StepState,
+    context: &mut StepContext<'_>,
 ) -> StepEffect {
-    let facts = state.control.read_guarded(way.pid);
+    let facts = context.control.read_guarded(way.pid);
     let lives = facts.is_some_and(|facts| {
         facts.start_ticks == way.start_ticks && !matches!(facts.state, Some('Z' | 'X'))
     });
     if !lives {
         return StepEffect::Ends(Outcome::Exited);
     }
-    match state.answer {
-        RequestResult::Released(Ok(report)) => measure(way, options, report, state),
+    match &state.answer {
+        RequestResult::Released(Ok(report)) => {
+            measure(way, options, report, state, context.input.snapshot.time)
+        }
         RequestResult::Released(Err(busy @ NotReleased::Busy(_))) => {
             StepEffect::Ends(Outcome::of_release(busy))
         }
-        RequestResult::Released(Err(error)) => settled(Outcome::of_release(error)),
+        RequestResult::Released(Err(error)) => StepEffect::Settled(Outcome::of_release(error)),
         RequestResult::Failed(why) | RequestResult::Restarts(why) => {
-            settled(Outcome::NoWayIn { why: why.as_str().into() })
+            StepEffect::Settled(Outcome::NoWayIn { why: why.as_str().into() })
         }
         RequestResult::Waiting
         | RequestResult::Done
@@ -141,12 +148,12 @@ pub(super) fn effect(
     }
 }
 
-pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
+pub(super) fn expired(state: &StepState) -> StepEffect {
     let why = match state.answer {
         RequestResult::Released(_) => "NVML has not reported its memory since; see gpumem ps",
         _ => "it has not answered; it may still release memory later",
     };
-    settled(Outcome::TimedOut { why: why.into() })
+    StepEffect::Settled(Outcome::TimedOut { why: why.into() })
 }
 
 /// Derives the outcome from NVML's samples after the answer.
@@ -154,29 +161,23 @@ fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,
     report: &ReleaseReport,
-    state: &StepState<'_>,
+    state: &StepState,
+    sampled: Time,
 ) -> StepEffect {
-    let Some(done) = state.answered.filter(|done| state.snapshot.time > *done) else {
+    let Some((done, (bytes, since))) = state.answered.zip(state.meter.released()) else {
         return StepEffect::Pending;
     };
-    let released = state.meter.released();
-    let has_released = released.is_some_and(|(bytes, _)| bytes >= MIN_RELEASED);
+    let has_released = bytes >= MIN_RELEASED;
     let settle = if has_released { SETTLE_SECONDS } else { settle_seconds(way, options) };
-    if state.snapshot.time < done.plus_seconds(settle) {
+    if sampled < done.plus_seconds(settle) {
         return StepEffect::Pending;
     }
-    let Some((bytes, since)) = released else {
-        return StepEffect::Pending;
-    };
     let mut report = Box::new(report.clone());
-    if !has_released {
+    StepEffect::Settled(if has_released {
+        let ms = u64::try_from(since - state.first_action.unwrap_or(done)).unwrap_or(0);
+        Outcome::Released { bytes, ms, report }
+    } else {
         report.why.get_or_insert_with(|| format!("NVML shows {} freed", Bytes(bytes)).into());
-        return settled(Outcome::NothingToRelease { bytes, report });
-    }
-    let ms = u64::try_from(since - state.begun.unwrap_or(done)).unwrap_or(0);
-    settled(Outcome::Released { bytes, ms, report })
-}
-
-fn settled(outcome: Outcome) -> StepEffect {
-    StepEffect::Settled(outcome)
+        Outcome::NothingToRelease { bytes, report }
+    })
 }

@@ -1,7 +1,7 @@
 //! The step that asks a notebook server to shut down a kernel without restarting it.
 //!
 //! Before the request, the step checks again the start time of the process, the kernel's command line, the parent if
-//! it is a server, and the state that the server reports for the kernel. A mismatch is an error ([`NotShut`]). If a
+//! it is a server, and the state that the server reports for the kernel. A mismatch is an error. If a
 //! running server could restart the kernel, the kernel is left alone, because signals would not help. If the server
 //! is gone, the act continues with signals.
 //!
@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
+use super::{FamilyInput, StepContext, StepEffect, StepState};
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::http::HttpError;
@@ -108,32 +108,34 @@ pub(super) fn describe(kernel: &KernelAtServer) -> String {
 
 pub(super) fn request(
     kernel: &KernelAtServer,
+    state: &mut StepState,
     context: &mut StepContext<'_>,
-) -> Result<Started, LedgerError> {
+) -> Result<StepEffect, LedgerError> {
     let deed = Deed::ShutKernel { kernel_id: Arc::clone(&kernel.id) };
+    let asked = state.requests_to(kernel.pid, kernel.start_ticks);
     let request = Request::ShutKernel {
         kernel: kernel.clone(),
-        even_at_work: context.is_named,
-        asked: context.asked_of((kernel.pid, kernel.start_ticks)),
+        even_at_work: state.is_named(),
+        asked: asked.map(|release| release.asked(context.input.now)).collect(),
     };
-    context.request(deed, request)
+    state.request(deed, request, context)
 }
 
-pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
-    match state.answer {
+pub(super) fn effect(state: &StepState) -> StepEffect {
+    match &state.answer {
         RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
         RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
         RequestResult::Failed(_) | RequestResult::Released(_) | RequestResult::Parked(_) => {
             StepEffect::Over
         }
-        RequestResult::Restarts(_) if state.policy.direct => StepEffect::Over,
+        RequestResult::Restarts(_) if state.guard.policy.direct => StepEffect::Over,
         RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
     }
 }
 
 /// Ends the act if the server has not answered, because the server may restart a kernel that exits after a signal.
-pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
-    match *state.answer == RequestResult::Waiting && !state.policy.direct {
+pub(super) fn expired(state: &StepState) -> StepEffect {
+    match state.answer == RequestResult::Waiting && !state.guard.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
         false => StepEffect::Over,
     }
@@ -146,17 +148,6 @@ fn left_to_server(why: &str) -> Outcome {
     Outcome::Protected { why }
 }
 
-/// Reason why a kernel was not shut down. The text is untrusted, so the caller must escape it for a terminal.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum NotShut {
-    /// The kernel is working, or has worked since the plan was made.
-    AtWork,
-    /// There is, or may be, a server that would restart the kernel.
-    Restarts(String),
-    /// No server would restart the kernel, or the process is not this kernel anymore.
-    Failed(String),
-}
-
 /// Asks a notebook server to shut down a kernel, after checking the kernel's state. A working kernel is left alone,
 /// unless `even_at_work` is set. `asked` contains the times of gpumem's own requests, which are not work. Can take
 /// seconds.
@@ -166,27 +157,24 @@ pub fn ask_server(
     even_at_work: bool,
     asked: &[AskedRelease],
 ) -> RequestResult {
-    match shut(roots, kernel, even_at_work, asked) {
-        Ok(()) => RequestResult::Done,
-        Err(NotShut::AtWork) => RequestResult::AtWork,
-        Err(NotShut::Restarts(why)) => RequestResult::Restarts(why),
-        Err(NotShut::Failed(why)) => RequestResult::Failed(why),
-    }
+    let shut = shut(roots, kernel, even_at_work, asked);
+    shut.map_or_else(|error| error, |()| RequestResult::Done)
 }
 
-/// Tells the server to shut down a kernel. Sends at most one `DELETE` request.
+/// Tells the server to shut down a kernel. Sends at most one `DELETE` request. The texts of errors are untrusted, so
+/// the caller must escape them for a terminal.
 fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
     even_at_work: bool,
     asked: &[AskedRelease],
-) -> Result<(), NotShut> {
+) -> Result<(), RequestResult> {
     let id = &kernel.id;
     let failed = |cause| {
         let why = format!("the server of kernel {id} has not shut it down: {cause}");
         match may_restart(&cause) {
-            true => NotShut::Restarts(why),
-            false => NotShut::Failed(why),
+            true => RequestResult::Restarts(why),
+            false => RequestResult::Failed(why),
         }
     };
     let found = find(roots, kernel)?;
@@ -198,14 +186,14 @@ fn shut(
     let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.listener.pid)
         && found.jupyter.server_url.as_ref() == Some(url);
     if !is_planned {
-        return Err(NotShut::Restarts(format!(
+        return Err(RequestResult::Restarts(format!(
             "the server of kernel {id} is not {url} any more; make a new plan"
         )));
     }
     let client = Client::new(roots, server).map_err(failed)?;
     let state = client.kernel(id, QUERY_TIME).map_err(failed)?;
     if !even_at_work && is_at_work(&state, kernel, asked) {
-        return Err(NotShut::AtWork);
+        return Err(RequestResult::AtWork);
     }
     found.check(roots).map_err(failed)?;
     client.shut_down(id, SHUTDOWN_TIME).map_err(failed)
@@ -225,15 +213,16 @@ fn may_restart(cause: &ServerError) -> bool {
 }
 
 /// Returns the error for a kernel whose server cannot be asked. `is_gone` means that the server has exited.
-fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
+fn no_server(id: &str, why: &str, is_gone: bool) -> RequestResult {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
-    if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
+    if is_gone { RequestResult::Failed(why) } else { RequestResult::Restarts(why) }
 }
 
-fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, NotShut> {
+fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, RequestResult> {
     let (id, pid) = (&kernel.id, kernel.pid);
-    let another =
-        || NotShut::Failed(format!("process {pid} is not kernel {id} any more; make a new plan"));
+    let another = || {
+        RequestResult::Failed(format!("process {pid} is not kernel {id} any more; make a new plan"))
+    };
     let candidate = jupyter::KernelCandidate::read(roots, pid, kernel.start_ticks);
     let candidate = candidate.filter(|candidate| {
         let jupyter = candidate.jupyter.as_deref();
@@ -245,7 +234,7 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
         .map_err(|error| no_server(id, &error.to_string(), false))?;
     match reading.wait(READ_TIME) {
         Ok(found) => found.ok_or_else(another),
-        Err(_) => Err(NotShut::Restarts(format!(
+        Err(_) => Err(RequestResult::Restarts(format!(
             "could not read the files of kernel {id} in time; check whether its file system hangs"
         ))),
     }

@@ -1,15 +1,15 @@
 //! The steps that send signals to the launcher, the leader or the whole family, and then give the recipients time to
 //! exit. SIGKILL is sent last.
 
-use super::{FamilyInput, Started, StepContext};
+use super::{FamilyInput, StepContext, StepEffect, StepState};
 use crate::model;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::is_launcher_command;
 use crate::reclaim::ledger::{Failure, LedgerError, LedgerEvent};
 use crate::reclaim::policy::Signal;
-use crate::reclaim::process_control::{Handle, NotSent};
-use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
+use crate::reclaim::process_control::NotSent;
+use crate::reclaim::target::{Deed, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
 /// Default time, in seconds, to exit, as in Kubernetes. Many programs write a checkpoint before they exit.
@@ -34,19 +34,18 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     let is_asked = first != Signal::Kill;
     let processes = candidate.processes.iter();
-    if candidate.launcher.is_some() {
+    if candidate.target.launcher.is_some() {
         if is_asked {
             steps.push(ask(Recipients::Launcher, LAUNCHER_SECONDS));
             steps.push(ask(Recipients::Family, GRACE_SECONDS));
         }
         steps.push(kill(Recipients::Launcher));
     } else if is_asked {
-        let is_child = |process: &&model::Process| process.ppid == Some(candidate.leader);
+        let is_child = |process: &&model::Process| process.ppid == Some(candidate.target.leader);
         if processes.clone().any(is_child) {
-            let mut leader = processes.filter(|process| process.pid == candidate.leader);
-            let is_launcher = leader
-                .next()
-                .is_some_and(|process| is_launcher_command(process.command.as_deref()));
+            let is_launcher = processes
+                .filter(|process| process.pid == candidate.target.leader)
+                .any(|process| is_launcher_command(process.command.as_deref()));
             let usual = if is_launcher { LAUNCHER_SECONDS } else { GRACE_SECONDS };
             steps.push(ask(Recipients::Leader, usual));
         }
@@ -87,59 +86,51 @@ pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) 
 /// stopped, the kernel would send SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
+    state: &mut StepState,
     context: &mut StepContext<'_>,
-    recipients: &[Handle],
-) -> Result<Started, LedgerError> {
+    recipients: &[HeldProcess],
+) -> Result<StepEffect, LedgerError> {
     let (mut moving, mut stopped) = (Vec::new(), Vec::new());
-    for &handle in recipients.iter().rev() {
-        let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
-            continue;
-        };
-        if signal != Signal::Kill && context.signalled.contains(&(process, signal)) {
+    for held in recipients.iter().rev() {
+        let sent = (held.process(), signal);
+        if signal != Signal::Kill && state.signalled.contains(&sent) {
             continue;
         }
-        context.signalled.push((process, signal));
-        let facts = context.control.read_guarded(process.pid);
-        let is_stopped = facts
-            .is_some_and(|facts| facts.start_ticks == process.start_ticks && facts.is_stopped());
+        state.signalled.push(sent);
+        let facts = context.control.read_guarded(held.pid);
+        let is_stopped =
+            facts.is_some_and(|facts| facts.start_ticks == held.start_ticks && facts.is_stopped());
         match resumes(signal) && is_stopped {
-            true => stopped.push((handle, process)),
-            false => moving.push((handle, process)),
+            true => stopped.push(held),
+            false => moving.push(held),
         }
     }
+    // A kernel that received a signal may be restarted by its server.
+    state.is_shut = false;
     let mut ends = None;
     for (signals, batch) in [(&[signal][..], moving), (&[signal, Signal::Cont][..], stopped)] {
         if batch.is_empty() {
             continue;
         }
-        context.has_continued |= signals.contains(&Signal::Cont);
+        state.has_continued |= signals.contains(&Signal::Cont);
         let deed = Deed::Signal {
             signals: signals.to_vec(),
-            processes: batch.iter().map(|(_, process)| *process).collect(),
+            processes: batch.iter().map(|held| held.process()).collect(),
         };
-        context.note(LedgerEvent::Intended(deed.clone()))?;
-        let failures = deliver(context, signals, &batch, &mut ends);
-        context.note(LedgerEvent::Done { deed, failures })?;
-    }
-    Ok(ends.map_or(Started::Done, Started::Ends))
-}
-
-/// Sends the signals to each process, in order. After a failure, sends no further signals to that process.
-fn deliver(
-    context: &mut StepContext<'_>,
-    signals: &[Signal],
-    batch: &[(Handle, LedgerProcess)],
-    ends: &mut Option<Outcome>,
-) -> Vec<Failure> {
-    let mut failures = Vec::new();
-    for (handle, process) in batch {
-        let sent = signals.iter().try_for_each(|&signal| context.control.signal(*handle, signal));
-        if let Err(error) = sent {
-            failures.push(Failure { pid: Some(process.pid), error: error.to_string() });
-            *ends = ends.take().or(outcome_of(error));
+        state.note(LedgerEvent::Intended(deed.clone()), context)?;
+        let mut failures = Vec::new();
+        for held in batch {
+            // After a failure, the process gets no further signal.
+            let control = &mut *context.control;
+            let sent = signals.iter().try_for_each(|&signal| control.signal(held.handle, signal));
+            if let Err(error) = sent {
+                failures.push(Failure { pid: Some(held.pid), error: error.to_string() });
+                ends = ends.or(outcome_of(error));
+            }
         }
+        state.note(LedgerEvent::Done { deed, failures }, context)?;
     }
-    failures
+    Ok(ends.map_or(StepEffect::Pending, StepEffect::Ends))
 }
 
 /// Returns the outcome if sending a signal failed. The act continues if the process is gone.

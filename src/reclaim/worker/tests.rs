@@ -53,14 +53,9 @@ fn running_worker_with(
 ) -> ReclaimWorker {
     let mut worker = ReclaimWorker::new(&Config::default(), Some(no_tools));
     let snapshot = snapshot(&[7]);
-    let policy = Policy::new(Targets::named(vec![7], Vec::new()).unwrap(), serves);
-    let source = PlanSource {
-        snapshot: &snapshot,
-        findings: &[],
-        configured: &worker.configured,
-        selected: None,
-    };
-    let (plan, guard) = plan_recorded(policy, source);
+    let named = Targets::named(vec![7], Vec::new()).unwrap();
+    let policy = Policy { targets: named, ..Policy::default() };
+    let (plan, guard) = plan_recorded(policy, PlanSource::new(&snapshot, &[], &worker.rules));
     let tools = Tools::open(folder, &Roots::default()).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
     let executor = Executor::new(targets(plan), guard, Actor::of_gpumem(&snapshot), tools);

@@ -1,7 +1,7 @@
 //! Tests release requests: their outcomes, and when signals follow.
 
 use super::*;
-use crate::reclaim::past_release::PastRelease;
+use crate::reclaim::past_acts::PastRelease;
 use crate::reclaim::release::{
     NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay,
 };
@@ -9,15 +9,7 @@ use crate::reclaim::target::KernelAtServer;
 use crate::units::MIB;
 
 fn options() -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: false,
-        insists: false,
-        wait_ms: 10_000,
-        idle_ms: 0,
-        pci_bus_ids: Vec::new(),
-    }
+    ReleaseOptions { idle_ms: 0, ..ReleaseOptions::by_rule() }
 }
 
 fn way() -> ReleaseWay {

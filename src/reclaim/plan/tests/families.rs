@@ -244,7 +244,7 @@ fn an_exempt_member_protects_the_family() {
     let [Why::Protected { pid: 72, protection }, _] = reasons(&plan)[..] else {
         panic!("{plan:?}");
     };
-    assert!(matches!(protection, Protection::KeptByOwner { .. }));
+    assert!(matches!(protection, Protection::Kept { .. }));
 }
 
 #[test]

@@ -13,10 +13,10 @@ use crate::advice::recipe::ReleaseReport;
 use crate::advice::unload::{
     AnswerVerdict, Question, ServerFacts, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
-use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
+use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// Time limit for a query. A server under load takes seconds to answer, and a probe must end within 10 s.
+/// Minimum time limit for a query. A server under load takes seconds to answer.
 const QUERY_TIME: Duration = Duration::from_secs(8);
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between checks whether the unload is complete.
@@ -50,6 +50,8 @@ pub struct Conversation<'a, C> {
     channel: &'a mut C,
     known: ServerFacts,
     has_answered: bool,
+    /// Whether an unload request was sent and not answered.
+    may_still_unload: bool,
 }
 
 type AskResult<T = ()> = Result<T, NotReleased>;
@@ -72,6 +74,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             channel,
             known: ServerFacts::default(),
             has_answered: false,
+            may_still_unload: false,
         }
     }
 
@@ -84,7 +87,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             self.unload()?;
         }
         Ok(ReleaseReport {
-            wake: Some(self.api.wake.replace("BASE", self.base).into()),
+            wake: Some(self.wake().into()),
             why: self.api.risk.as_deref().filter(|_| !is_deed).map(Arc::from),
             ..ReleaseReport::default()
         })
@@ -210,28 +213,50 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             }
         }
         let hold = self.api.hold.as_ref().filter(|hold| self.known.version >= Some(hold.since));
-        if let Some(hold) = hold {
-            let pause = hold.pause.request("");
-            let answer = self.ask(&pause, QUERY_TIME)?;
-            let held = answer.success().map_err(|verdict| self.to_error(verdict, Some(&pause)));
-            if let Err(error) = held.and_then(|()| self.read_idle_answers()) {
-                // Resume the server, because it is not idle and would hold back new requests.
+        let held = hold.map_or(Ok(()), |hold| {
+            self.command_server(&hold.pause.request(""), self.query_time())?;
+            self.read_idle_answers()
+        });
+        let unloaded = held.and_then(|()| self.send_deeds());
+        if let (Err(error), Some(hold)) = (&unloaded, hold) {
+            // An unload that timed out may still be carried out, and requests during the unload would end the server.
+            // Otherwise, resume the server, because it would hold back new requests. A pause that timed out may still
+            // take effect.
+            if !self.may_still_unload {
                 let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
-                return Err(error);
+            } else if let NotReleased::TimedOut(why) = error {
+                let wake = self.wake();
+                return Err(NotReleased::TimedOut(format!(
+                    "{why}; it is paused; to wake it: {wake}"
+                )));
             }
         }
+        unloaded?;
+        self.wait_until_done()
+    }
+
+    fn send_deeds(&mut self) -> AskResult {
         for request in &self.api.deeds(&self.known) {
             // Check immediately before the unload, to leave clients little time to connect.
             self.check_connections()?;
-            let answer = self.ask_to_unload(request)?;
-            if let Err(verdict) = answer.success() {
-                if let Some(hold) = hold {
-                    let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
+            match self.command_server(request, self.channel.left()) {
+                Err(NotReleased::TimedOut(_)) => {
+                    self.may_still_unload = true;
+                    return Err(NotReleased::TimedOut(format!(
+                        "{} was asked to unload and has not answered; it may still do so; increase --wait",
+                        self.row.title
+                    )));
                 }
-                return Err(self.to_error(verdict, Some(request)));
+                answer => answer?,
             }
         }
-        self.wait_until_done()
+        Ok(())
+    }
+
+    /// Sends a request that changes the server's state, which must succeed.
+    fn command_server(&mut self, request: &ServerRequest, limit: Duration) -> AskResult {
+        let answer = self.ask(request, limit)?;
+        answer.success().map_err(|verdict| self.to_error(verdict, Some(request)))
     }
 
     fn wait_until_done(&mut self) -> AskResult {
@@ -268,7 +293,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     /// Sends a query and evaluates the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
         let request = question.request(model);
-        let answer = self.ask(&request, QUERY_TIME)?;
+        let answer = self.ask(&request, self.query_time())?;
         question.check(&answer, &mut self.known).map_err(|verdict| match verdict {
             AnswerVerdict::Absent if is_first => self
                 .to_error(AnswerVerdict::Another(format!("no {}", request.path)), Some(&request)),
@@ -309,15 +334,14 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         ))
     }
 
-    fn ask_to_unload(&mut self, request: &ServerRequest) -> AskResult<UnloadAnswer> {
-        let limit = self.channel.left();
-        match self.ask(request, limit) {
-            Err(NotReleased::TimedOut(_)) => Err(NotReleased::TimedOut(format!(
-                "{} was asked to unload and has not answered; it may still do so; increase --wait",
-                self.row.title
-            ))),
-            answer => answer,
-        }
+    /// Returns the time limit for a query: most of the time limit of a release, of which a probe has as much.
+    fn query_time(&self) -> Duration {
+        QUERY_TIME.max(Duration::from_millis(self.options.wait_ms) * 4 / 5)
+    }
+
+    /// Returns how the user can make the server load its model again.
+    fn wake(&self) -> String {
+        self.api.wake.replace("BASE", self.base)
     }
 
     fn unreached(&self, why: &str) -> NotReleased {

@@ -44,6 +44,8 @@ struct Simulated {
     unload_us: Option<u64>,
     asked: Vec<String>,
     is_unloaded: bool,
+    /// Path of a request that is never answered.
+    unanswered: &'static str,
     dice: Dice,
 }
 
@@ -57,7 +59,7 @@ impl Simulated {
 impl ServerChannel for Simulated {
     fn ask(&mut self, ask: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed> {
         self.asked.push(format!("{} {}", ask.verb, ask.path));
-        if self.now_us >= self.until_us {
+        if self.now_us >= self.until_us || ask.path == self.unanswered {
             return Err(AskFailed::Late);
         }
         let is_deed = is_deed(ask);
@@ -111,7 +113,8 @@ impl ServerChannel for Simulated {
 }
 
 fn is_deed(ask: &ServerRequest) -> bool {
-    ask.path.starts_with("/sleep") || ask.path == "/models/unload" || ask.path == "/free"
+    ask.path.starts_with("/sleep")
+        || matches!(&*ask.path, "/models/unload" | "/free" | "/release_memory_occupation")
 }
 
 fn json(body: serde_json::Value) -> UnloadAnswer {
@@ -154,22 +157,22 @@ fn comfyui(ask: &ServerRequest, load: Load) -> UnloadAnswer {
 }
 
 fn options(is_named: bool) -> ReleaseOptions {
-    ReleaseOptions {
-        collects: false,
-        references: false,
-        is_named,
-        insists: false,
-        wait_ms: 30_000,
-        idle_ms: 60_000,
-        pci_bus_ids: Vec::new(),
-    }
+    ReleaseOptions { is_named, wait_ms: 30_000, ..ReleaseOptions::by_rule() }
 }
 
 fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
+    run_with(row, server, (&options(true), 1), is_deed)
+}
+
+fn run_with(
+    row: &str,
+    server: &mut Simulated,
+    (options, held): (&ReleaseOptions, u64),
+    is_deed: bool,
+) -> ReleaseAnswer {
     let row = unload_server(row).unwrap();
     let api = row.unload.as_ref().unwrap();
-    let options = options(true);
-    Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
+    Conversation::new(row, api, "http://127.0.0.1:1", Some(held), options, server).run(is_deed)
 }
 
 /// Simulates servers that get requests at random times or continuously. No request may be lost, and a server that
@@ -201,18 +204,9 @@ fn an_unload_interrupts_no_client_request() {
         let mut server = Simulated {
             requests,
             now_us: dice.roll(2_000_000),
-            until_us: 90_000_000,
-            answer_us: 0,
             effect,
-            answers,
-            command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
-            deeds: 0,
-            harmed: 0,
-            queried_us: None,
-            unload_us: None,
-            asked: Vec::new(),
-            is_unloaded: false,
             dice,
+            ..idle_server(answers, 90_000_000)
         };
         let answer = run(row, &mut server, true);
         assert_eq!(server.harmed, 0, "{row} {race}: {:?}", server.asked);
@@ -249,13 +243,14 @@ fn idle_server(answers: Answers, until_us: u64) -> Simulated {
         answer_us: 0,
         effect: Effect::Ends,
         answers,
-        command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
+        command: ["x", "--enable-sleep-mode", "--enable-memory-saver"].map(Arc::from).into(),
         deeds: 0,
         harmed: 0,
         queried_us: None,
         unload_us: None,
         asked: Vec::new(),
         is_unloaded: false,
+        unanswered: "",
         dice: Dice::new(7),
     }
 }
@@ -276,6 +271,39 @@ fn requests_are_sent_in_order() {
     let mut server = idle_server(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
+}
+
+fn sglang(ask: &ServerRequest, load: Load) -> UnloadAnswer {
+    match &*ask.path {
+        "/metrics" => UnloadAnswer {
+            status: 200,
+            body: format!(
+                "sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:num_requests_total {}\n",
+                load.done
+            )
+            .into_bytes(),
+        },
+        _ => json(serde_json::json!({"version": "0.5.9", "enable_memory_saver": true})),
+    }
+}
+
+/// SGLang is paused before it unloads. It must be resumed unless the unload may still be carried out.
+#[test]
+fn a_paused_server_is_resumed_if_it_does_not_unload() {
+    for (unanswered, last, words) in [
+        ("", "POST /release_memory_occupation", ""),
+        ("/pause_generation", "POST /continue_generation", "was not asked to unload"),
+        ("/release_memory_occupation", "POST /release_memory_occupation", "/continue_generation"),
+    ] {
+        let mut server = Simulated { unanswered, ..idle_server(sglang, 90_000_000) };
+        let answer = run("sglang", &mut server, true);
+        assert_eq!(server.asked.last().map(String::as_str), Some(last), "{answer:?}");
+        match answer {
+            Ok(_) => assert_eq!(unanswered, ""),
+            Err(NotReleased::TimedOut(why)) => assert!(why.contains(words), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// Each check of ComfyUI sends two queries. The default time limit is 70 s, including an idle time of 60 s.
@@ -299,7 +327,8 @@ fn a_slow_server_is_proved_idle_or_too_slow_and_never_hangs() {
     ] {
         let mut server = idle_server(comfyui, 70_000_000);
         server.answer_us = answer_ms * 1_000;
-        let answer = run("comfyui", &mut server, true);
+        let options = ReleaseOptions { wait_ms: 10_000, ..options(true) };
+        let answer = run_with("comfyui", &mut server, (&options, 1), true);
         assert!(
             matches!(&answer, Err(NotReleased::TimedOut(why)) if why.contains(words)),
             "{answer_ms}: {answer:?}"
@@ -313,10 +342,7 @@ fn weights_that_may_not_fit_are_moved_only_with_force() {
     let ask = |held: u64, insists: bool| {
         let mut server = idle_server(vllm, 90_000_000);
         let options = ReleaseOptions { insists, ..options(true) };
-        let row = unload_server("vllm").unwrap();
-        let api = row.unload.as_ref().unwrap();
-        let base = "http://127.0.0.1:1";
-        Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
+        run_with("vllm", &mut server, (&options, held), true)
     };
     // The held memory exceeds the available host memory, although the weights alone may fit.
     let answer = ask(1 << 50, false);
@@ -370,39 +396,6 @@ fn find_way(process: &Process) -> Option<Result<ReleaseWay, String>> {
         ..Snapshot::new(crate::model::Time::from_unix_milliseconds(0))
     };
     find(process, &snapshot)
-}
-
-#[test]
-fn a_worker_is_unloaded_through_its_server() {
-    for (process, server, pid, address) in [
-        (process("vllm serve m", &["tcp:0.0.0.0:8000"]), "vllm", 70, "tcp:0.0.0.0:8000"),
-        (
-            with_ancestor(
-                process("VLLM::Worker_TP1", &["tcp:127.0.0.1:40001"]),
-                "vllm serve m",
-                "tcp:0.0.0.0:8000",
-            ),
-            "vllm",
-            60,
-            "tcp:0.0.0.0:8000",
-        ),
-        (
-            with_ancestor(
-                process("/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]),
-                "ollama serve",
-                "tcp:127.0.0.1:11434",
-            ),
-            "ollama",
-            60,
-            "tcp:127.0.0.1:11434",
-        ),
-    ] {
-        let way = find_way(&process).unwrap().unwrap();
-        let ReleaseBy::Server(unload) = &way.by else {
-            panic!("{way:?}");
-        };
-        assert_eq!((&*unload.server, way.pid, &*unload.address), (server, pid, address));
-    }
 }
 
 #[test]
