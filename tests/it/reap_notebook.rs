@@ -22,8 +22,6 @@ use crate::procs;
 use crate::reclaim::{GIB, Stage, is_freed, signals_to};
 use crate::support::{self, PATIENCE, wait_until};
 
-pub mod kinds;
-
 /// A password, and the hash that Jupyter stores (`sha1:SALT:HASH`).
 const PASSWORD: &str = "open sesame";
 const HASHED: &str = "sha1:0123456789ab:fd010cf6748116b1f90db728b0c26bcb33e079b8";
@@ -105,7 +103,6 @@ fn a_notebook_server_ends_its_kernels() {
     assert_an_idle_kernel_is_shut_down(&server);
     assert_reap_shuts_a_kernel_down(&server);
     assert_a_busy_kernel_needs_a_named_target(&server);
-    assert_a_recently_busy_kernel_is_left_alone(&server);
     assert_a_forked_process_does_not_end_its_kernel(&server);
     assert_a_restarted_kernel_is_not_the_target(&server);
     assert_a_signalled_kernel_is_restarted(&server);
@@ -177,21 +174,6 @@ fn assert_a_busy_kernel_needs_a_named_target(server: &Server) {
     let (outcome, _) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
     assert_eq!(kernels_and_sessions(server), (json!([]), json!([])));
-}
-
-fn assert_a_recently_busy_kernel_is_left_alone(server: &Server) {
-    let kernel = idle_kernel(server);
-    let mut stage = Stage::new(&[kernel.pid]);
-    let mut target = as_found(stage.target());
-    let model = server.request("GET", &format!("/api/kernels/{}", kernel.id), &Value::Null);
-    let active = model["last_activity"].as_str().unwrap().parse().unwrap();
-    planned_kernel(&mut target).last_activity = Some(active);
-    assert!(server.start_code(&kernel, "x = 2").0.wait().unwrap().success());
-    wait_until("the kernel is idle again", || state(server, &kernel) == "idle");
-    let (outcome, past) = stage.act(target);
-    assert_eq!(outcome, Outcome::RuleNoLongerTrue, "{past:?}");
-    assert_eq!(state(server, &kernel), "idle");
-    shut_down(server, &kernel);
 }
 
 fn assert_a_signalled_kernel_is_restarted(server: &Server) {
@@ -327,64 +309,182 @@ fn an_unresponsive_server_gets_one_request() {
 }
 
 #[test]
-fn an_external_kernel_is_not_shut_down_by_the_server() {
-    let external = tempfile::tempdir().unwrap();
-    let folder = external.path().display();
-    let allow = [
-        "--ServerApp.allow_external_kernels=True".to_owned(),
-        format!("--ServerApp.external_connection_dir={folder}"),
-    ];
-    let server = or_skip!(server(&[&allow[0], &allow[1]]));
-    let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
-    let file = external.path().join(format!("kernel-{id}.json"));
-    let code = format!(
-        "import time\nfrom jupyter_client import KernelManager\n\
-         manager = KernelManager(connection_file={:?})\nmanager.start_kernel()\ntime.sleep(600)",
-        file.display().to_string()
-    );
-    let mut command = server.home.command(&server.python);
-    let program = Running::start(command.args(["-c", &code]));
-    wait_until("the kernel has started", || file.exists() && pid_of(&file).is_some());
-    let kernel = pid_of(&file).unwrap();
-    wait_until("the server lists the kernel", || {
-        let (kernels, _) = kernels_and_sessions(&server);
-        kernels.as_array().is_some_and(|kernels| kernels.len() == 1)
-    });
-    let mut stage = Stage::new(&[kernel]);
-    let target = stage.target();
-    assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
-    let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(shutdown_errors(&past), None);
-    drop(program);
-}
-
-/// Returns the process whose command line contains this connection file.
-fn pid_of(file: &std::path::Path) -> Option<u32> {
-    let file = file.to_str()?;
-    let all = gpumem::api::host::read_all(&Roots::default()).ok()?;
-    let is_kernel = |pid: &u32| {
-        let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let argv = String::from_utf8_lossy(&argv);
-        argv.contains("ipykernel_launcher") && argv.contains(file)
-    };
-    all.iter().map(|process| process.pid).find(is_kernel)
+fn a_server_without_authentication_is_asked_with_its_cookie() {
+    let server = or_skip!(Server::start(&["--IdentityProvider.token=", "--ServerApp.password="]));
+    let kernel = idle_kernel(&server);
+    // Without a token, the server rejects a request that lacks its XSRF cookie.
+    let path = format!("/api/kernels/{}", kernel.id);
+    assert!(server.answer("DELETE", &path, &Value::Null, "").contains("403"));
+    assert_shut_down(&server, &kernel);
 }
 
 #[test]
-fn a_papermill_kernel_is_signalled_and_papermill_fails() {
-    let python = or_skip!(support::python_with(&["papermill", "ipykernel"]));
-    let home = JupyterHome::new();
-    let mut batch = home.run_batch(&python, &["-m", "papermill", "a.ipynb", "out.ipynb"]);
-    let mut stage = Stage::new(&[batch.kernel]);
-    let target = stage.target();
-    assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
-    assert_eq!(target.respawn_seconds, 0.0);
-    let pids: Vec<u32> = target.members.iter().map(|member| member.pid).collect();
-    assert_eq!(pids, [batch.kernel]);
+fn a_server_on_a_unix_socket_shuts_its_kernel_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let sock = folder.path().join("s");
+    let server = or_skip!(server(&[&format!("--ServerApp.sock={}", sock.display())]));
+    assert_shut_down(&server, &idle_kernel(&server));
+}
+
+/// Asserts that a rule's plan shuts a kernel down through the server.
+fn assert_shut_down(server: &Server, kernel: &Kernel) {
+    let mut stage = Stage::new(&[kernel.pid]);
+    let target = as_found(stage.target());
     let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(shutdown_errors(&past), None);
-    let status = batch.running.0.wait().unwrap();
-    assert!(!status.success(), "{status:?}");
+    assert!(is_freed(&outcome), "{outcome:?} {past:?}");
+    assert_eq!(shutdown_errors(&past), Some(vec![]));
+    assert!(signals_to(&past, kernel.pid).is_empty(), "{past:?}");
+    assert_eq!(kernels_and_sessions(server), (json!([]), json!([])));
+}
+
+#[test]
+fn a_server_with_its_own_certificate_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] = or_skip!(support::certificate(folder.path()));
+    let flags =
+        [format!("--ServerApp.certfile={certificate}"), format!("--ServerApp.keyfile={key}")];
+    let server = or_skip!(server(&[&flags[0], &flags[1]]));
+    assert_eq!(server.file["secure"], true);
+    let kernel = idle_kernel(&server);
+    let machine = Machine::new(&one_gpu(&[kernel.pid]));
+    let facts = jupyter(&machine, kernel.pid);
+    assert_eq!(facts["execution_state"], "idle", "{facts}");
+    assert_eq!(facts["server_error"], Value::Null, "{facts}");
+    let mut stage = Stage::new(&[kernel.pid]);
+    // The action is cancelled if the kernel has become busy since the plan.
+    let target = stage.target();
+    let driver = start_busy_cell(&server, &kernel);
+    let (outcome, _) = stage.act(as_found(target.clone()));
+    assert_eq!(outcome, Outcome::RuleNoLongerTrue);
+    drop(driver);
+    let mut stage = Stage::new(&[kernel.pid]);
+    let (outcome, past) = stage.act(target);
+    assert!(is_freed(&outcome), "{outcome:?} {past:?}");
+    assert_eq!(shutdown_errors(&past), Some(vec![]));
+    assert!(signals_to(&past, kernel.pid).is_empty(), "{past:?}");
+}
+
+/// Brings the loopback device up, and executes the remaining arguments.
+pub const WITH_LOOPBACK: &str = "
+import fcntl, os, socket, struct, sys
+with socket.socket() as control:
+    fcntl.ioctl(control, 0x8914, struct.pack('16sh14x', b'lo', 0x41))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+";
+
+/// Opens a notebook, and prints the id of the kernel. The arguments are the port and the token.
+const OPEN: &str = "
+import json, sys, urllib.request
+session = {'path': 'a.ipynb', 'name': 'a', 'type': 'notebook', 'kernel': {'name': 'python3'}}
+request = urllib.request.Request(
+    f'http://127.0.0.1:{sys.argv[1]}/api/sessions', json.dumps(session).encode(),
+    {'Authorization': 'token ' + sys.argv[2]})
+print(json.load(urllib.request.urlopen(request))['kernel']['id'])
+";
+
+#[test]
+fn a_server_in_another_network_is_asked_from_within() {
+    let python = or_skip!(support::python_with(&["jupyter_server", "ipykernel"]));
+    let (Some(unshare), Some(nsenter)) =
+        (support::find("unshare", "util-linux"), support::find("nsenter", "util-linux"))
+    else {
+        return;
+    };
+    or_skip!(support::root("root"));
+    let home = JupyterHome::new();
+    fs::create_dir_all(home.path("work")).unwrap();
+    let mut command = home.command(&unshare);
+    command
+        .args(["-pfn", "--mount-proc", "--kill-child"])
+        .arg(&python)
+        .args(["-c", WITH_LOOPBACK, "-m", "jupyter_server", "--no-browser"])
+        .args(["--allow-root", &format!("--IdentityProvider.token={TOKEN}")])
+        .arg(format!("--ServerApp.root_dir={}", home.path("work").display()));
+    let _outer = Running::start(&mut command);
+    let (_, file) = home.server_file();
+    assert_eq!(file["pid"], 1);
+    let inside = home.pids_with("-m\0jupyter_server\0--no-browser");
+    let inside = inside.into_iter().find(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+    });
+    let network = format!("--net=/proc/{}/ns/net", inside.unwrap());
+    let mut id = String::new();
+    wait_until("a notebook is opened", || {
+        let mut open = home.command(&nsenter);
+        open.arg(&network).arg(&python);
+        open.args(["-c", OPEN, &file["port"].to_string(), TOKEN]);
+        id = support::finish(&mut open).stdout.trim().to_owned();
+        !id.is_empty()
+    });
+    let kernel = home.pid_with(&format!("kernel-{id}.json"));
+    let machine = Machine::new(&one_gpu(&[kernel]));
+    let mut facts = Value::Null;
+    // The kernel's environment cannot be read immediately after exec.
+    wait_until("the server has answered", || {
+        facts = jupyter(&machine, kernel);
+        facts["server_error"].is_null()
+    });
+    assert!(facts["execution_state"].is_string(), "{facts}");
+    assert_eq!(facts["notebook_path"], "a.ipynb", "{facts}");
+    let mut stage = Stage::new(&[kernel]);
+    let (outcome, past) = stage.end();
+    assert!(is_freed(&outcome), "{outcome:?} {past:?}");
+    assert_eq!(shutdown_errors(&past), Some(vec![]));
+    assert!(signals_to(&past, kernel).is_empty(), "{past:?}");
+}
+
+/// Asserts that the state of a kernel is unknown and that gpumem does not plan to kill the kernel. Returns the data
+/// that gpumem reports about the kernel.
+fn assert_left_alone(kernel: u32) -> Value {
+    let machine = Machine::new(&one_gpu(&[kernel]));
+    machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
+    let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
+    let mut document = Value::Null;
+    wait_until("the kernel is idle", || {
+        document = machine.run(&check).exits(0).json();
+        document["findings"][0].is_object()
+    });
+    let finding = &document["findings"][0];
+    assert_eq!(finding["evidence"]["kernel_unknown"], true, "{document}");
+    assert_eq!(finding["severity"], "info", "{finding}");
+    assert_eq!(finding["actions"], json!(["notify"]), "{finding}");
+    let mut stage = Stage::new(&[kernel]);
+    let target = stage.target();
+    assert!(target.is_advice(), "{target:?}");
+    let (outcome, past) = stage.act(target);
+    assert!(!outcome.is_success() && signals_to(&past, kernel).is_empty(), "{outcome:?}");
+    jupyter(&machine, kernel)
+}
+
+#[test]
+fn voila_kernels_are_left_to_voila() {
+    let python = or_skip!(support::python_with(&["voila", "ipykernel"]));
+    let home = JupyterHome::new();
+    let notebook = json!({
+        "cells": [{"cell_type": "code", "execution_count": null, "id": "a", "metadata": {},
+                   "outputs": [], "source": "x = 1"}],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
+        "nbformat": 4, "nbformat_minor": 5,
+    });
+    fs::write(home.path("a.ipynb"), notebook.to_string()).unwrap();
+    let port = support::free_port();
+    let mut command = home.command(&python);
+    command.args(["-m", "voila", "--no-browser", &format!("--port={port}")]);
+    // Voila keeps the connection files of its kernels in a subdirectory of TMPDIR.
+    command.env("TMPDIR", home.path(""));
+    let voila = Running::start(command.arg(home.path("a.ipynb")));
+    // Like a browser, open the dashboard, which starts the kernel.
+    let page = format!("http://127.0.0.1:{port}/");
+    wait_until("the dashboard is shown", || {
+        let mut get = Command::new(&python);
+        get.args(["-c", "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).status)"]);
+        support::finish(get.arg(&page)).code == 0
+    });
+    let kernel = home.pid_with("ipykernel_launcher");
+    let facts = assert_left_alone(kernel);
+    assert_eq!(facts["application"], "voila", "{facts}");
+    assert_eq!(facts["server_pid"], voila.pid());
+    assert_eq!(facts["server_alive"], true);
+    assert!(facts["server_error"].as_str().unwrap().contains("voila"), "{facts}");
 }

@@ -17,8 +17,8 @@ use gpumem::api::host::{
 use gpumem::api::model::{Kind, PidNamespace, Process, Snapshot, Time, families};
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
-    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
-    Policy, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
+    Act, ActProgress, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput, Policy, Recheck,
+    Signal, StepInput, Target, Targets, perform_requests, pids, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -40,8 +40,6 @@ pub struct Stage {
     pub guard: Guard,
     /// Pids that NVML lists.
     listed: Vec<u32>,
-    /// Pids of processes with an open device file that NVML does not list.
-    hidden: Vec<u32>,
     /// Pids of processes whose children NVML lists.
     heirs_of: Vec<u32>,
     /// If set, NVML lists exactly the processes with an open device file.
@@ -52,9 +50,8 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(listed: &[u32]) -> Self {
-        let found = Targets::Found(FindingSelector::default());
-        let targets = Targets::named(listed.to_vec(), Vec::new()).unwrap_or(found);
-        let mut policy = Policy::new(targets, |_, _| false);
+        let targets = Targets::named(listed.to_vec(), Vec::new()).unwrap_or_default();
+        let mut policy = Policy { targets, ..Policy::default() };
         policy.grace = Some(Duration::from_millis(400));
         let mut ourselves = read_ourselves(&Roots::default()).unwrap();
         // Pids in the snapshots are valid in this namespace, because the test makes the snapshots.
@@ -63,7 +60,6 @@ impl Stage {
             processes: Processes::new(Roots::default()),
             guard: Guard { policy, ourselves },
             listed: listed.to_vec(),
-            hidden: Vec::new(),
             heirs_of: Vec::new(),
             lists_holders: false,
             start: Instant::now(),
@@ -104,8 +100,7 @@ impl Stage {
             listed.sort_unstable();
             listed.dedup();
         }
-        let pids: Vec<u32> = listed.iter().chain(&self.hidden).copied().collect();
-        let sample = self.processes.sample(&pids, read_clocks().boottime_ns);
+        let sample = self.processes.sample(&listed, read_clocks().boottime_ns);
         let lives = |process: &Process| {
             process.state != Some('Z') || process.threads.is_some_and(|threads| threads > 1)
         };
@@ -149,7 +144,7 @@ impl Stage {
     fn found(&mut self, pid: u32) -> Target {
         let snapshot = self.observe();
         let finding = chance::finding(Kind::Idle, snapshot.process(pid).unwrap(), snapshot.time);
-        self.guard.policy.targets = Targets::Found(FindingSelector::default());
+        self.guard.policy.targets = Targets::default();
         let families = families(&snapshot);
         let facts_of = |pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??));
         let facts = pids(&snapshot, &families).into_iter().filter_map(facts_of).collect();
@@ -326,39 +321,6 @@ while True: signal.pause()"
     assert!(leader.wait_for_session(0).len() <= left, "a process still forks");
 }
 
-#[test]
-fn a_process_that_saves_after_a_signal_gets_no_second_one() {
-    let python = or_skip!(python_with(&["signal"]));
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("signals");
-    // The leader handles SIGTERM but does not exit, and the workers ignore SIGTERM.
-    let script = format!(
-        "def note_signal(*_):
-    os.write(file, b'x')
-file = os.open({log:?}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-for _ in range(2):
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True: signal.pause()
-signal.signal(signal.SIGTERM, note_signal)
-print('ready', flush=True)
-while True: signal.pause()"
-    );
-    let leader = SessionLeader::python(&python, &script);
-    let family = leader.wait_for_session(3);
-    let mut stage = Stage::new(&[leader.pid()]);
-    stage.hidden = family[1..].to_vec();
-    // The grace period lets a busy machine deliver SIGTERM before SIGKILL.
-    stage.guard.policy.grace = Some(Duration::from_secs(5));
-    let target = stage.target();
-    let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(fs::read(&log).unwrap(), b"x", "SIGTERM was delivered once");
-    for pid in family {
-        assert_eq!(signals_to(&past, pid), [Signal::Term, Signal::Kill], "{pid}");
-    }
-}
-
 /// Holds a file that stands for a GPU. The second argument selects the reaction to SIGTERM.
 const HOLD_FILE: &str = r#"
 import os, signal, sys, time
@@ -428,32 +390,6 @@ fn freed_means_no_process_of_the_target_holds_memory() {
             });
         }
     });
-}
-
-#[test]
-fn a_subreapers_adopted_worker_is_ended_alone() {
-    let python = or_skip!(python_with(&["ctypes"]));
-    // 36 is PR_SET_CHILD_SUBREAPER. The trainer leads a session, and leaves a worker behind when it exits.
-    let script = "import ctypes
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-trainer = os.fork()
-if trainer == 0:
-    os.setsid()
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True: signal.pause()
-    os._exit(0)
-os.waitpid(trainer, 0)
-print('ready', flush=True)
-time.sleep(600)";
-    let mut leader = SessionLeader::python(&python, script);
-    let all = read_all(&Roots::default()).unwrap();
-    let worker = all.iter().find(|process| process.ppid == Some(leader.pid())).unwrap();
-    assert_ne!(worker.session, Some(leader.pid()));
-    let (outcome, past) = Stage::new(&[worker.pid]).end();
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(signals_to(&past, worker.pid).last(), Some(&Signal::Kill));
-    assert!(signals_to(&past, leader.pid()).is_empty() && leader.is_alive());
 }
 
 #[test]

@@ -126,18 +126,6 @@ fn a_signal_without_a_handler_is_not_sent() {
     assert!(stage.lines().is_empty(), "a refused request must not be logged");
 }
 
-#[test]
-fn a_process_without_a_way_to_release_gets_alternatives() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder("");
-    let pid = holder.pid.to_string();
-    let output = crate::support::finish(&mut stage.command(&["release", "--yes", &pid])).exits(1);
-    assert!(output.stdout.contains(&format!("gpumem explain {pid}")));
-    let unknown = release(&stage, &["--yes", "no-such.ipynb"]).exits(1);
-    assert_eq!(unknown.json()["refused"][0]["why"]["why"], "no_target");
-    assert!(holder.is_alive());
-}
-
 /// As root, gpumem must not run the interpreter of a process, because any user can name a program `python3.14`.
 #[test]
 fn the_interpreter_of_a_process_is_never_run() {
@@ -196,15 +184,7 @@ fn start_handler_program() -> LineProcess {
 
 /// Returns the options of a request by a person who names a process.
 pub fn options(wait_ms: u64) -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: true,
-        insists: false,
-        wait_ms,
-        idle_ms: 2_500,
-        pci_bus_ids: Vec::new(),
-    }
+    ReleaseOptions { is_named: true, wait_ms, idle_ms: 2_500, ..ReleaseOptions::by_rule() }
 }
 
 /// In random order, the program sets and removes a handler, ignores and blocks the signal, and executes itself again.

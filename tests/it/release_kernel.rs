@@ -21,7 +21,6 @@ mod command;
 mod hostile;
 mod memory;
 mod notebooks;
-mod races;
 
 const MIB: u64 = 1 << 20;
 /// PCI bus id of the first GPU in `release/fake_gpu.py`, in NVML's format.

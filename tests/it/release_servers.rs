@@ -23,8 +23,6 @@ use crate::reclaim::Stage;
 use crate::release::options;
 use crate::support::{self, wait_until};
 
-mod command;
-
 /// Memory of the CUDA context, which no request frees.
 const CONTEXT_BYTES: u64 = 256 << 20;
 
@@ -346,36 +344,6 @@ fn a_busy_server_is_not_asked_to_unload() {
             assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{}: {answer:?}", program.row);
         }
         assert_eq!(server.held_bytes(), 2 * GIB);
-    });
-}
-
-/// The time spent waiting for the slow answers counts toward the required idle time of 20 s.
-#[test]
-fn a_slow_server_is_unloaded() {
-    let python = or_skip!(support::python_with(&["http.server"]));
-    let server = StandIn::start(&python, program_of("comfyui"), "slow");
-    let options = ReleaseOptions { idle_ms: 20_000, ..options(10_500) };
-    let answer = perform(&Roots::default(), &server.way(), &options);
-    assert!(answer.is_ok(), "{answer:?}");
-    assert_eq!(server.unload_count(), 1, "{:?}", server.requests());
-    assert_eq!(server.held_bytes(), CONTEXT_BYTES);
-}
-
-/// The server is idle during each check, but completes a request between the checks.
-#[test]
-fn a_server_with_recent_requests_is_not_asked_to_unload() {
-    with_each(|python, program| {
-        if program.row == "llama.cpp" {
-            return;
-        }
-        let server = StandIn::start(python, program, "used");
-        let answer = perform_way(&server.way(), 30_000);
-        assert!(
-            matches!(&answer, Err(NotReleased::Busy(reason)) if reason.contains("it handled a request")),
-            "{}: {answer:?}",
-            program.row
-        );
-        server.assert_untouched();
     });
 }
 

@@ -276,33 +276,10 @@ fn a_missing_driver_is_waited_for() {
 }
 
 #[test]
-fn a_service_without_a_driver_stops_immediately() {
-    let service = Service::start(&one_gpu(&[]).init_error(9), NOTIFY_ONLY);
-    service.wait_for_message("STATUS=");
-    service.stop();
-}
-
-#[test]
 fn options_that_contradict_watch_are_usage_errors() {
     for more in [&["--yes"][..], &["--pid", "1"], &["--kind", "idle"], &["--json"]] {
         run(&[&["reap", "--watch"], more].concat()).exits(2);
     }
-}
-
-#[test]
-fn a_plan_skips_programs_that_are_never_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.toml");
-    let planned = |toml: &str| {
-        fs::write(&path, toml).unwrap();
-        let path = path.to_str().unwrap();
-        let output = run(&["reap", "--demo", "--json", "--config", path]).exits(0);
-        let targets = output.json()["targets"].as_array().unwrap().clone();
-        targets.iter().any(|target| target["leader"] == 448_016)
-    };
-    assert!(planned(""));
-    assert!(!planned("[reap]\nnever = [\"python3.12\"]\n"));
-    assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
 }
 
 /// On a signal, writes to a file. The test then changes the driver's scene, as if the process had released memory.

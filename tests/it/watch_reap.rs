@@ -1,9 +1,7 @@
 //! `gpumem watch` kills real processes, on a real terminal and the mock driver.
 
-use std::fs::File;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 
 use crate::machine::GIB;
@@ -80,20 +78,6 @@ fn a_confirmed_release_frees_memory_and_the_process_lives() {
 }
 
 #[test]
-fn a_process_without_a_way_to_release_gets_no_request() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    let mut terminal = open_screen(&stage, &holder);
-    terminal.press("R");
-    let text = terminal.wait_for("plan", |text| text.contains("no process to ask"));
-    assert!(!text.contains("y ask"), "{text}");
-    terminal.press("y");
-    terminal.wait_for("reason", |text| text.contains("can be asked to release memory"));
-    assert!(holder.is_alive() && stage.lines().is_empty());
-    quit(&mut terminal);
-}
-
-#[test]
 fn an_undone_or_closed_plan_kills_nothing() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
@@ -114,22 +98,6 @@ fn an_undone_or_closed_plan_kills_nothing() {
 }
 
 #[test]
-fn another_signal_can_be_chosen() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(IGNORES);
-    let mut terminal = open_plan(&stage, &holder);
-    // SIGKILL is the last signal in the list.
-    terminal.press("sssssss");
-    let text = terminal.wait_for("plan", |text| text.contains("1. SIGKILL to"));
-    assert!(!text.contains("SIGTERM"), "{text}");
-    stage.release(&holder, Duration::ZERO);
-    terminal.press("y");
-    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
-    assert!(!holder.is_alive());
-    quit(&mut terminal);
-}
-
-#[test]
 fn quitting_during_the_grace_shows_what_was_sent() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
@@ -142,24 +110,6 @@ fn quitting_during_the_grace_shows_what_was_sent() {
     terminal.wait_for("summary", |text| text.contains(&summary));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
-}
-
-#[test]
-fn undo_during_the_grace_stops_and_shows_what_was_sent() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(IGNORES);
-    let mut terminal = open_plan(&stage, &holder);
-    terminal.press("y");
-    terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
-    terminal.press("u");
-    let text = terminal.wait_for("stop", |text| text.contains("stopped: nothing more is sent"));
-    assert!(text.contains(&format!("done: SIGTERM to {}", holder.pid)), "{text}");
-    assert_eq!(stage.events(), ["begun", "intended", "done"]);
-    // gpumem must have released the lock, so that other reapers can act.
-    let lock = File::open(stage.machine.path("state/reap.lock")).unwrap();
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-    quit(&mut terminal);
-    assert!(holder.is_alive());
 }
 
 #[test]
@@ -190,19 +140,5 @@ fn a_finding_that_ended_before_the_confirmation_is_left_alone() {
     terminal.wait_for("outcome", |text| text.contains("done: freed 0 B; 0 of 1 succeeded"));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "ended"]);
-    quit(&mut terminal);
-}
-
-#[test]
-fn the_demo_sends_no_signal() {
-    let command = support::command(&["watch", "--demo"]);
-    let mut terminal = Terminal::start(&[], &command, 40, 120);
-    terminal.wait_for("demo", |text| text.contains("fine-tune"));
-    terminal.press("jx");
-    terminal.wait_for("plan", |text| {
-        text.contains("a recording: nothing will be sent") && text.contains("1. ")
-    });
-    terminal.press("y");
-    terminal.wait_for("refusal", |text| text.contains("nothing was sent: it is a recording"));
     quit(&mut terminal);
 }

@@ -94,23 +94,6 @@ fn without_yes_nothing_is_sent() {
 }
 
 #[test]
-fn a_keep_protects_up_to_the_configured_limit() {
-    let stage = or_skip!(Stage::new());
-    let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
-    let pid = kept.pid.to_string();
-    for (toml, words) in [
-        ("", "keeps it until 3000-01-01"),
-        ("[reap]\nlongest_keep = \"100d\"\n", "keeps it until 20"),
-        ("[reap]\nlongest_keep = \"0s\"\n", "SIGTERM"),
-    ] {
-        stage.machine.configure(toml);
-        let plan = stage.run(&["reap", "--pid", &pid]);
-        assert!(plan.stdout.contains(words), "{words}: {plan:?}");
-        assert_eq!(plan.stdout.contains("its owner "), words != "SIGTERM", "{plan:?}");
-    }
-}
-
-#[test]
 fn a_dry_run_exits_with_the_code_of_the_real_run() {
     let stage = or_skip!(Stage::new());
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);

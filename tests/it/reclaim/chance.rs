@@ -22,8 +22,8 @@ use gpumem::api::host::{Processes, Roots, read_clocks, read_guarded, read_host};
 use gpumem::api::model::{Kind, PidNamespace, Process, Snapshot, Time, families};
 use gpumem::api::reclaim::ledger::{Actor, Deed, read};
 use gpumem::api::reclaim::{
-    Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
-    Policy, Recheck, StepInput, Target, Targets, pids, plan,
+    Act, ActProgress, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput, Policy, Recheck,
+    StepInput, Target, Targets, pids, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -383,10 +383,12 @@ impl Machine {
         population: &Population,
         snapshot: &Snapshot,
     ) -> (Guard, Plan) {
-        let mut policy = Policy::new(Targets::Found(FindingSelector::default()), |_, _| false);
-        policy.all_users = random.chance(0.5);
-        policy.direct = random.chance(0.7);
-        policy.grace = random.chance(0.7).then(|| Duration::from_secs(2));
+        let mut policy = Policy {
+            all_users: random.chance(0.5),
+            direct: random.chance(0.7),
+            grace: random.chance(0.7).then(|| Duration::from_secs(2)),
+            ..Policy::default()
+        };
         let is_named = random.chance(0.5);
         let share = random.pick(&[0.0, 0.1, 0.2, 0.35]);
         let whole = random.whole(0, 2 * AT_ONCE as u64);

@@ -1,7 +1,6 @@
-//! Activity protects a family. If a process works between the plan and the action, gpumem does not act on a rule's
-//! finding. If it works after a signal, gpumem delays SIGKILL.
+//! Activity protects a family: if a process works after a signal, gpumem delays SIGKILL. `chance` checks work between
+//! the plan and the action.
 
-use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
@@ -9,124 +8,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use gpumem::api::reclaim::{Outcome, Signal};
+use gpumem::api::reclaim::Signal;
 
 use super::{SessionLeader, Stage, is_freed, signals_to};
-use crate::support::{python_with, wait_until};
-
-/// Sleeps until the file `go` exists. Then uses 1.5 s of CPU time or reads 200 MiB, and creates the file `worked`.
-const WORKER: &str = r#"
-import os, signal, sys, time
-folder, who, how = sys.argv[1:4]
-signal.alarm(300)
-def work():
-    while not os.path.exists(folder + "/go"):
-        time.sleep(0.05)
-    if how == "reads":
-        with open("/dev/zero", "rb", buffering=0) as file:
-            for _ in range(200):
-                file.read(1 << 20)
-    while how == "computes" and time.process_time() < 1.5:
-        sum(range(10000))
-    open(folder + "/worked", "w").close()
-    while True:
-        signal.pause()
-def leave(then):
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() > 0:
-            os._exit(0)
-        signal.alarm(300)
-        open(folder + "/helper", "w").write(str(os.getpid()))
-        then()
-    os.wait()
-if who == "child" and os.fork() == 0:
-    signal.alarm(300)
-    work()
-if who == "helper":
-    leave(work)
-if who == "helper's child":
-    def start():
-        if os.fork() == 0:
-            signal.alarm(300)
-            work()
-        while True: signal.pause()
-    leave(start)
-print("ready", flush=True)
-if who == "target":
-    work()
-while True:
-    signal.pause()
-"#;
-
-#[test]
-fn work_by_any_member_after_the_plan_cancels() {
-    let python = or_skip!(python_with(&["signal"]));
-    let cases = [
-        ("nobody", ""),
-        ("target", "computes"),
-        ("child", "computes"),
-        ("helper", "computes"),
-        ("helper's child", "computes"),
-        ("target", "reads"),
-        ("child", "reads"),
-        ("helper", "reads"),
-    ];
-    thread::scope(|scope| {
-        for (who, activity) in cases {
-            let python = &python;
-            scope.spawn(move || {
-                let folder = tempfile::tempdir().unwrap();
-                let path = |name: &str| folder.path().join(name);
-                let mut command = Command::new(python);
-                command.args(["-c", WORKER]).arg(folder.path()).args([who, activity]);
-                // gpumem assigns the helpers to the job by this variable, which no other test sets.
-                command.env("GPUMEM_TEST_JOB", folder.path());
-                let mut leader = SessionLeader::new(command.process_group(0));
-                if who.starts_with("helper") {
-                    wait_until("the helper has left", || path("helper").exists());
-                }
-                let mut stage = Stage::new(&[leader.pid()]);
-                let target = stage.found(leader.pid());
-                if who != "nobody" {
-                    fs::write(path("go"), "").unwrap();
-                    wait_until("the work is done", || path("worked").exists());
-                }
-                let (outcome, past) = stage.act(target);
-                let case = format!("{who} {activity}: {outcome:?}");
-                if who == "nobody" {
-                    assert!(is_freed(&outcome), "{case}");
-                } else {
-                    assert_eq!(outcome, Outcome::RuleNoLongerTrue, "{case}");
-                    assert!(
-                        signals_to(&past, leader.pid()).is_empty() && leader.is_alive(),
-                        "{case}"
-                    );
-                }
-                if let Ok(pid) = fs::read_to_string(path("helper")) {
-                    crate::procs::send(pid.parse().unwrap(), rustix::process::Signal::KILL);
-                }
-            });
-        }
-    });
-}
-
-/// Activity does not protect a process that a person names.
-#[test]
-fn a_named_process_that_begins_to_work_is_ended() {
-    let python = or_skip!(python_with(&["signal"]));
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(&python);
-    command.args(["-c", WORKER]).arg(folder.path()).args(["target", "computes"]);
-    let leader = SessionLeader::new(command.process_group(0));
-    let mut stage = Stage::new(&[leader.pid()]);
-    let target = stage.target();
-    fs::write(folder.path().join("go"), "").unwrap();
-    wait_until("the work is done", || folder.path().join("worked").exists());
-    let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(signals_to(&past, leader.pid()), [Signal::Term]);
-}
+use crate::support::python_with;
 
 /// On SIGTERM, ignores the signal, or works for about three seconds, creates the file `saved`, and exits. The second
 /// argument selects the behaviour.

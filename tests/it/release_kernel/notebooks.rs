@@ -1,11 +1,15 @@
 //! Kernels started by a server, a person, an editor and a container. A release changes nothing in the notebook.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use gpumem::api::model::{Snapshot, Time};
 use gpumem::api::reclaim::find_release;
 
 use super::*;
 use crate::notebook::{Server, TOKEN, jupyter};
-use crate::reap_notebook::kinds::WITH_LOOPBACK;
+use crate::reap_notebook::WITH_LOOPBACK;
 
 /// Returns a random cell that leaves variables, outputs, errors or memory.
 fn random_cell(chance: &mut impl FnMut(u64) -> u64) -> String {
@@ -58,7 +62,7 @@ fn assert_releases_change_no_state(
 /// The connection files have an arbitrary name, or a name as VS Code chooses it.
 #[test]
 fn releases_do_not_change_a_kernel_without_a_server() {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for (seed, name) in [
             (1, "anything.json"),
             (2, "kernel-v2-4242abcDEF012345.json"),
@@ -110,7 +114,7 @@ fn releases_do_not_change_a_servers_kernel() {
     let mut last = activity();
     support::wait_until("the server's last activity is stable", || {
         let before = std::mem::replace(&mut last, activity());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
         before == activity()
     });
     let mut before = activity();
@@ -118,7 +122,7 @@ fn releases_do_not_change_a_servers_kernel() {
     support::wait_until("a probe is not counted as activity", || {
         before = activity();
         support::wait_until("an answer to a probe", || probe(kernel.pid).is_ok());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
         activity() == before
     });
     let report = release(kernel.pid, &options());
@@ -165,4 +169,47 @@ fn a_kernel_in_another_network_namespace_is_asked_within_it() {
     let report = release(pid.unwrap(), &options());
     assert_eq!(report.cached_bytes_left, Some(0));
     assert_eq!(used_bytes(&machine, 1), Some(300 * MIB));
+}
+
+/// No cell is lost, and a cell waits no longer than the release script runs.
+#[test]
+fn a_cell_that_begins_during_a_release_is_not_lost() {
+    let kernel = or_skip!(RawKernel::start("kernel-races.json"));
+    let mut client = kernel.client();
+    client.run("import torch\na = torch.empty(25 << 20, device='cuda')\nx = 0");
+    // Run fewer cells outside CI, to save time.
+    let cells = match std::env::var_os("GPUMEM_TEST_REQUIRE_ALL") {
+        Some(_) => 1000,
+        None => 200,
+    };
+    let is_over = AtomicBool::new(false);
+    let count =
+        |client: &mut Client| client.ask(&json!({"run": "pass"}))["count"].as_u64().unwrap();
+    let before = count(&mut client);
+    let (longest, counts) = thread::scope(|scope| {
+        let releasing = scope.spawn(|| {
+            let (mut longest, mut done, mut busy) = (Duration::ZERO, 0, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                match perform_with(kernel.pid(), &options()) {
+                    Ok(_) => done += 1,
+                    Err(NotReleased::Busy(_)) => busy += 1,
+                    other => panic!("{other:?}"),
+                }
+                longest = longest.max(start.elapsed());
+            }
+            (longest, (done, busy))
+        });
+        let answer = client.ask(&json!({"cells": cells, "seed": 7}));
+        is_over.store(true, Ordering::Relaxed);
+        let (longest, counts) = releasing.join().unwrap();
+        assert_eq!(answer["bad"], 0);
+        let cell = Duration::from_secs_f64(answer["longest"].as_f64().unwrap());
+        // At most two release requests run before a cell. The additional 20 s allow for a slow machine.
+        assert!(cell < 2 * longest + Duration::from_secs(20), "{cell:?} {longest:?}");
+        (longest, counts)
+    });
+    assert!(counts.0 > 0, "{counts:?} {longest:?}");
+    assert_eq!(client.run("print(x)"), format!("{cells}\n"));
+    assert_eq!(count(&mut client), before + cells + 2);
 }

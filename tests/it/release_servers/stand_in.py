@@ -33,10 +33,6 @@ RECORD, READY, SCENE = (os.environ[key] for key in ("RECORD", "READY", "SCENE"))
 BUSY = manner == "busy"
 
 
-def completed():
-    return int(time.monotonic()) if manner == "used" else 5
-
-
 class Server:
     has_runner = False
     loaded = True
@@ -85,7 +81,7 @@ class Ollama(Server):
             return 200, "Ollama is running"
         if request == "GET /api/ps":
             # A busy model has been used since the last request.
-            expires = time.time_ns() if BUSY else completed()
+            expires = time.time_ns() if BUSY else 5
             return 200, {"models": self.models({"name": "m:1b", "size_vram": 9, "expires_at": f"{expires}"})}
         if request == "POST /api/generate" and body == {"model": "m:1b", "keep_alive": 0}:
             return self.unload({"done_reason": "unload"})
@@ -99,7 +95,7 @@ class Vllm(Server):
             return 200, (
                 f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="0"}} {float(BUSY)}\n'
                 f'vllm:num_requests_waiting{{engine="0",model_name="a}} 7"}} 0.0\n'
-                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {completed()}\n'
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} 5\n'
             )
         if os.environ.get("DEV_MODE") == "0":
             return None
@@ -116,7 +112,7 @@ class Sglang(Server):
         if request == "GET /server_info":
             return 200, {"version": "0.5.23", "enable_memory_saver": True}
         if request == "GET /metrics":
-            return 200, f"sglang:num_running_reqs{{a=\"b\"}} {float(BUSY)}\nsglang:num_queue_reqs 0.0\nsglang:num_requests_total {completed()}\n"
+            return 200, f"sglang:num_running_reqs{{a=\"b\"}} {float(BUSY)}\nsglang:num_queue_reqs 0.0\nsglang:num_requests_total 5\n"
         if request == "POST /pause_generation" and body == {"mode": "in_place"}:
             self.paused = True
             return 200, {}
@@ -144,7 +140,7 @@ class Triton(Server):
         if request == "GET /v2":
             return 200, {"name": "triton", "extensions": ["classification", "model_repository"]}
         if request == "GET /metrics":
-            return 200, f'nv_inference_pending_request_count{{model="m"}} {int(BUSY)}\nnv_inference_exec_count{{model="m"}} {completed()}\n'
+            return 200, f'nv_inference_pending_request_count{{model="m"}} {int(BUSY)}\nnv_inference_exec_count{{model="m"}} 5\n'
         if request == "POST /v2/repository/index" and body == {"ready": True}:
             return 200, self.models({"name": "m", "version": "1", "state": "READY"})
         if request == "POST /v2/repository/models/m/unload":
@@ -156,7 +152,7 @@ class Comfyui(Server):
         if request == "GET /system_stats":
             return 200, {"system": {"comfyui_version": "0.3.70"}, "devices": [{"vram_free": 1}]}
         if request == "GET /history?max_items=1":
-            return 200, {f"{completed()}": {"outputs": {}}}
+            return 200, {"5": {"outputs": {}}}
         if request == "GET /queue":
             return 200, {"queue_running": [[0, "id"]] if BUSY else [], "queue_pending": []}
         if request == "POST /free" and body == {"unload_models": True, "free_memory": True}:
@@ -168,7 +164,7 @@ class Webui(Server):
         if request == "GET /sdapi/v1/memory":
             return 200, {"ram": {}, "cuda": {}}
         if request == "GET /sdapi/v1/progress?skip_current_image=true":
-            return 200, {"progress": 0, "state": {"job_count": -1 if BUSY else 0, "job_timestamp": f"{completed()}"}}
+            return 200, {"progress": 0, "state": {"job_count": -1 if BUSY else 0, "job_timestamp": "5"}}
         if request == "POST /sdapi/v1/unload-checkpoint":
             return self.unload()
 
@@ -189,8 +185,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sound = host in ("127.0.0.1", "::1", "localhost") and not self.headers.get("Origin")
         with open(RECORD, "a") as file:
             file.write(f"{self.command} {self.path} {body.decode()}{'' if sound else ' FOREIGN'}\n")
-        if manner == "slow":
-            time.sleep(0.5)
         if manner == "garbage":
             return self.send(200, b"<html>\xff")
         if manner == "redirect":
