@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use gpumem::api::host::Roots;
+use gpumem::api::host::{Roots, read_all};
 use gpumem::api::model::Kind;
 use gpumem::api::reclaim::ledger::{Deed, LedgerSummary};
 use gpumem::api::reclaim::{
@@ -306,6 +306,58 @@ fn an_unresponsive_server_gets_one_request() {
         shut_requests() > 0
     });
     assert_eq!(shut_requests(), 1);
+}
+
+/// The server lists the kernel, but did not start it and would not restart it.
+#[test]
+fn an_external_kernel_is_not_shut_down_by_the_server() {
+    let external = tempfile::tempdir().unwrap();
+    let folder = format!("--ServerApp.external_connection_dir={}", external.path().display());
+    let server = or_skip!(server(&["--ServerApp.allow_external_kernels=True", &folder]));
+    let file = external.path().join("kernel-0a1b2c3d-0123-4567-89ab-00aa11bb22cc.json");
+    let code = format!(
+        "import time\nfrom jupyter_client import KernelManager\n\
+         manager = KernelManager(connection_file={file:?})\nmanager.start_kernel()\ntime.sleep(600)"
+    );
+    let mut command = server.home.command(&server.python);
+    let _program = Running::start(command.args(["-c", &code]));
+    let argument = format!("-f\0{}\0", file.display());
+    let is_kernel = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|argv| argv.contains(&argument))
+    };
+    let mut kernel = None;
+    wait_until("the kernel has started", || {
+        let all = read_all(&Roots::default()).unwrap();
+        kernel = all.iter().map(|process| process.pid).find(is_kernel);
+        kernel.is_some()
+    });
+    wait_until("the server lists the kernel", || {
+        kernels_and_sessions(&server).0.as_array().is_some_and(|kernels| kernels.len() == 1)
+    });
+    assert_signalled(kernel.unwrap());
+}
+
+#[test]
+fn a_papermill_kernel_is_signalled_and_papermill_fails() {
+    let python = or_skip!(support::python_with(&["papermill", "ipykernel"]));
+    let home = JupyterHome::new();
+    let mut batch = home.run_batch(&python, &["-m", "papermill", "a.ipynb", "out.ipynb"]);
+    let target = assert_signalled(batch.kernel);
+    let pids: Vec<u32> = target.members.iter().map(|member| member.pid).collect();
+    assert_eq!((pids, target.respawn_seconds), (vec![batch.kernel], 0.0));
+    assert!(!batch.running.0.wait().unwrap().success());
+}
+
+/// Asserts that a kernel, which no server would restart, is ended with signals.
+fn assert_signalled(kernel: u32) -> Target {
+    let mut stage = Stage::new(&[kernel]);
+    let target = stage.target();
+    assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
+    let (outcome, past) = stage.act(target.clone());
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(shutdown_errors(&past), None);
+    target
 }
 
 #[test]

@@ -161,6 +161,41 @@ fn the_headline_matches_a_plan_for_all_users() {
 }
 
 #[test]
+fn a_family_with_an_exempt_member_is_skipped() {
+    let job = |pid| Process {
+        process_group: Some(70),
+        session: Some(70),
+        ..process(pid, "python train.py")
+    };
+    let (idle, kept) = (job(70), job(71));
+    let snapshot =
+        snapshot(at(0.0), &[idle.clone(), kept.clone()], vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
+    let mut policy = default_policy();
+    policy.kept.push(Exempt {
+        identity: kept.identity(),
+        kinds: Vec::new(),
+        rules: Vec::new(),
+        reason: "night run".into(),
+        until: None,
+    });
+    // Process 71 is exempt from all rules, so it has no finding.
+    let mut found = [finding(Kind::Idle, &idle)];
+    let marks_of = |found: &[Finding], policy: &Policy| {
+        marks(found, &plan_by_snapshot(policy.clone(), found, &snapshot).0)
+    };
+    found[0].mark_planned(&marks_of(&found, &policy));
+    let why = found[0].skipped.as_deref().unwrap();
+    assert!(why.contains("71 of its job have no finding"), "{why}");
+    assert!(found[0].is_offered() && !found[0].is_reclaimable());
+    let sum = Reclaimable::new(found.iter(), [].iter());
+    assert_eq!((sum.bytes, sum.processes), (0, 0));
+
+    policy.kept.clear();
+    let both = [finding(Kind::Idle, &idle), finding(Kind::Idle, &kept)];
+    assert!(marks_of(&both, &policy).iter().all(|mark| mark.skipped.is_none()));
+}
+
+#[test]
 fn a_run_with_its_launcher_off_gpu_is_reclaimable() {
     let launcher = Arc::new(crate::model::snapshot::Parent {
         pid: 60,

@@ -1,10 +1,11 @@
 //! The effects of actions: killed processes, freed memory, and the audit log.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::Child;
 use std::time::Duration;
 
 use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -125,6 +126,18 @@ fn a_full_disk_prevents_any_signal() {
     let document = output.json();
     assert_eq!((&document["status"], &document["freed_bytes"]), (&json!("error"), &json!(0)));
     assert!(holder.is_alive());
+}
+
+#[test]
+fn only_one_reaper_runs_at_a_time() {
+    let stage = or_skip!(Stage::new());
+    let holder = stage.holder(OBEYS);
+    fs::create_dir(stage.machine.path("state")).unwrap();
+    let lock = File::create(stage.machine.path("state/reap.lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let output = stage.reap(&holder, &[]).exits(1);
+    assert!(output.stderr.contains("another reaper is running"), "{output:?}");
+    assert!(holder.is_alive() && !stage.ledger().exists());
 }
 
 #[test]

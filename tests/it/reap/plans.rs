@@ -1,5 +1,6 @@
 //! Plans and refusals. Making a plan changes nothing.
 
+use std::fs;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -91,6 +92,36 @@ fn without_yes_nothing_is_sent() {
     }
     assert!(holder.is_alive());
     assert!(!stage.ledger().exists());
+}
+
+#[test]
+fn a_plan_skips_programs_that_are_never_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let planned = |toml: &str| {
+        fs::write(&path, toml).unwrap();
+        planned_leaders(&["--config", path.to_str().unwrap()]).contains(&STOPPED)
+    };
+    assert!(planned(""));
+    assert!(!planned("[reap]\nnever = [\"python3.12\"]\n"));
+    assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
+}
+
+#[test]
+fn a_keep_protects_up_to_the_configured_limit() {
+    let stage = or_skip!(Stage::new());
+    let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
+    let pid = kept.pid.to_string();
+    for (toml, words) in [
+        ("", "keeps it until 3000-01-01"),
+        ("[reap]\nlongest_keep = \"100d\"\n", "keeps it until 20"),
+        ("[reap]\nlongest_keep = \"0s\"\n", "SIGTERM"),
+    ] {
+        stage.machine.configure(toml);
+        let plan = stage.run(&["reap", "--pid", &pid]);
+        assert!(plan.stdout.contains(words), "{words}: {plan:?}");
+        assert_eq!(plan.stdout.contains("its owner "), words != "SIGTERM", "{plan:?}");
+    }
 }
 
 #[test]

@@ -84,6 +84,41 @@ fn a_rule_spares_parents_of_unplanned_gpu_processes() {
 }
 
 #[test]
+fn an_existing_process_is_not_added_as_a_child() {
+    let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
+    // `python train.py | tee log` runs as one process group.
+    let mut tee = test.control.get().processes[&70].clone();
+    tee.start_ticks = 701;
+    (tee.ppid, tee.process_group) = (Some(60), Some(70));
+    test.control.get().processes.insert(71, tee);
+    exit_on(&mut test, 70, &[KILL]);
+    assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
+    assert!(test.sent().iter().all(|sent| sent.0 == 70), "{:?}", test.sent());
+}
+
+#[test]
+fn processes_in_another_leaders_group_are_not_signalled() {
+    // The script may start unrelated processes later, and they are in the same group.
+    let mut in_script = python();
+    in_script.process_group = Some(60);
+    in_script.session = Some(50);
+    let mut test = ActTest::for_findings(Kind::Idle, &[in_script]);
+    let mut script = test.control.get().processes[&70].clone();
+    (script.start_ticks, script.ppid) = (600, Some(50));
+    test.control.get().processes.insert(60, script.clone());
+    (script.start_ticks, script.ppid) = (500, Some(1));
+    (script.process_group, script.session) = (Some(50), Some(50));
+    test.control.get().processes.insert(50, script);
+    let mut next = test.control.get().processes[&70].clone();
+    (next.start_ticks, next.ppid) = (9000, Some(60));
+    next.command = Some(["python", "next.py"].map(Arc::from).into());
+    test.control.get().forks.insert(70, vec![(91, next)]);
+    exit_on(&mut test, 70, &[KILL]);
+    test.run_to_end();
+    assert!(test.sent().iter().all(|sent| sent.0 == 70), "{:?}", test.sent());
+}
+
+#[test]
 fn the_launcher_is_signalled_before_its_ranks() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     let mut torchrun = test.control.get().processes[&70].clone();
