@@ -43,6 +43,8 @@ const INTERVAL_SHARE: u32 = 20;
 /// Delay between the exit of the command and the report of held memory, because its processes need time to exit.
 const HELD_AFTER: Duration = Duration::from_secs(5);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
+/// Delay before the processes that keep a claim are named, because helper processes exit shortly after the command.
+const HEIRS_AFTER: Duration = Duration::from_secs(1);
 /// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver may delay each sample.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -130,6 +132,16 @@ fn measure(
         Some(sampling) => sampling.end(is_over),
         None => is_over.then(Vec::new),
     };
+    if let Some(chosen) = chosen.as_ref().filter(|_| args.claim && !args.quiet) {
+        let since = Instant::now();
+        let is_hurried = || signals.is_hurried.load(Ordering::Relaxed);
+        while child::reap() && since.elapsed() < HEIRS_AFTER && !is_hurried() {
+            thread::sleep(HELD_INTERVAL);
+        }
+        if child::reap() {
+            chosen.warn_about_heirs();
+        }
+    }
     let waited = chosen.as_ref().map(|chosen| chosen.waited);
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(callers_visible);

@@ -78,7 +78,7 @@ mod proc {
     pub(super) mod visit;
 }
 
-pub use gpu::claims::{CannotClaim, Claims, is_claim_folder_valid};
+pub use gpu::claims::{CannotClaim, Claims, find_heirs, is_claim_folder_valid};
 pub use gpu::driver::{
     KernelModule, MpsDaemons, PciGpu, read_driver_gpus, read_kernel_module, read_mps_daemons,
     read_own_mapped_file, read_pci_gpus,

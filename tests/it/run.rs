@@ -852,6 +852,10 @@ fn claims_are_served_in_order_of_arrival() {
     assert!(late.stderr.contains(&format!("GPU 0: {named}")), "{late:?}");
     let check = machine.run(&["check", "--wait-free", "2GiB:0", "--timeout", "50ms"]).exits(1);
     assert!(check.stdout.contains(named), "{check:?}");
+    // GPU 1 is free, but the first run in its queue waits for both.
+    let plain = ["--gpu", "1", "--timeout", "50ms"];
+    let plain = finish(&mut run(&machine, &plain, &["true"])).exits(1);
+    assert!(plain.stderr.contains(&format!("GPU 1: {named}")), "{plain:?}");
     let mut names = vec!["holder"];
     wait_for_log(&machine, &names);
     holder.say("end");
@@ -864,6 +868,20 @@ fn claims_are_served_in_order_of_arrival() {
         small.say("end");
     }
     wait_until("the queue is empty", || queue(&machine, 0).is_empty());
+}
+
+#[test]
+fn a_process_that_keeps_the_claim_is_named() {
+    let machine = Machine::new(&one_gpu(&[]));
+    make_claimable(&machine);
+    let leaves = ["sh", "-c", "sleep 600 >&- 2>&- & echo $!"];
+    let output = finish(&mut run(&machine, &["--claim"], &leaves)).exits(0);
+    let pid = output.stdout.trim();
+    let line = output.stderr.lines().find(|line| line.contains("GPU 0 stays claimed until"));
+    assert!(line.is_some_and(|line| line.ends_with(&format!("({pid})"))), "{output:?}");
+    send(pid.parse().unwrap(), Signal::KILL);
+    let output = finish(&mut run(&machine, &["--claim"], &["true"])).exits(0);
+    assert!(!output.stderr.contains("stays claimed"), "{output:?}");
 }
 
 #[test]

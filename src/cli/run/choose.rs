@@ -1,8 +1,8 @@
 //! Chooses the GPUs of `gpumem run`, and waits until enough GPUs are ready.
 //!
-//! A GPU is ready if no other run has claimed it and new programs can use it. If an amount of memory was requested,
-//! the GPU must have that amount free. Otherwise, no other user's process may use the GPU. With `--claim`, a run
-//! waits in a queue for each GPU, so that earlier runs choose first.
+//! A GPU is ready if no other run has claimed it or waits in its queue, and new programs can use it. If an amount of
+//! memory was requested, the GPU must have that amount free. Otherwise, no other user's process may use the GPU. With
+//! `--claim`, a run waits in a queue for each GPU, so that earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,11 +17,11 @@ use crate::cli::devices::{callers_visible, no_such_device, visible as visible_de
 use crate::cli::exit::UsageError;
 use crate::cli::output::{terminal_width_of_errors, warn};
 use crate::cli::store;
-use crate::host::{CannotClaim, Claims};
+use crate::host::{CannotClaim, Claims, Roots, descends_from, find_heirs, read_all};
 use crate::model::compute_device::DeviceKey;
 use crate::model::process_name::name_of;
-use crate::model::snapshot::ProcessType;
-use crate::model::{ComputeDevice, GpuProcess, Snapshot};
+use crate::model::snapshot::{Claim, ProcessType};
+use crate::model::{ComputeDevice, Gpu, GpuProcess, Snapshot};
 use crate::report::escape::{escape, fit};
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
@@ -40,6 +40,32 @@ pub(super) struct Chosen {
     pub(super) visible: String,
     pub(super) locks: Vec<OwnedFd>,
     pub(super) waited: Duration,
+    claimed: Vec<Gpu>,
+}
+
+impl Chosen {
+    /// Warns about processes that outlive the command and keep a claim that they have inherited.
+    pub(super) fn warn_about_heirs(&self) {
+        let roots = Roots::default();
+        let all = read_all(&roots).unwrap_or_default().into_iter().map(|process| process.pid);
+        let ours = |pid: &u32| descends_from(&roots, *pid, std::process::id());
+        let pids: Vec<u32> = all.filter(ours).collect();
+        for gpu in &self.claimed {
+            let heirs = find_heirs(&roots, gpu, &pids);
+            let heir = |heir: &Claim| {
+                let program = heir.program.as_deref().unwrap_or("gpumem");
+                format!("{} ({})", escape(program), heir.pid.unwrap_or_default())
+            };
+            let heirs: Vec<String> = heirs.iter().map(heir).collect();
+            if !heirs.is_empty() {
+                let heirs = heirs.join(", ");
+                warn(&format!(
+                    "GPU {} stays claimed until these processes exit: {heirs}",
+                    gpu.index
+                ));
+            }
+        }
+    }
 }
 
 pub(super) fn is_asked(args: &RunArgs) -> bool {
@@ -96,7 +122,9 @@ pub(super) fn choose(
                     warn(&format!("in use: {}", describe_device(device, &snapshot, |_| false)));
                 }
             }
-            return Ok(Some(Chosen { visible, locks, waited: begun.elapsed() }));
+            let claimed = chosen.iter().filter(|_| args.claim).map(|device| device.gpu.clone());
+            let claimed = claimed.collect();
+            return Ok(Some(Chosen { visible, locks, waited: begun.elapsed(), claimed }));
         }
         // Other processes may have locked a GPU since the sample.
         live.mark_claims(&mut snapshot.gpus);
@@ -190,8 +218,10 @@ fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> 
                 && (args.allow_others || !computing(device).any(|row| is_of_others(row, snapshot)))
         }
     };
-    let is_first = !args.claim || device.gpu.queue.is_empty();
-    is_enough && is_first && device.gpu.claim.is_none() && device.refusal().is_none()
+    is_enough
+        && device.gpu.queue.is_empty()
+        && device.gpu.claim.is_none()
+        && device.refusal().is_none()
 }
 
 /// Returns the devices of `set` that the snapshot contains, in the order of `set`.
@@ -380,10 +410,10 @@ mod tests {
 
     use super::*;
     use crate::cli::args::{Cli, Command};
+    use crate::model::Time;
     use crate::model::dice::Dice;
-    use crate::model::snapshot::{Claim, Memory, MigDevice};
+    use crate::model::snapshot::{Memory, MigDevice};
     use crate::model::testing::rounds;
-    use crate::model::{Gpu, Time};
     use crate::units::GIB;
 
     fn memory(total: u64, free: u64) -> Option<Memory> {
@@ -483,6 +513,7 @@ mod tests {
                     4 => gpu.stale_seconds = Some(3.0),
                     5 => (gpu.memory, gpu.processes) = (None, None),
                     6 => gpu.mig_mode = Some(true),
+                    7 => gpu.queue.push(Claim::default()),
                     _ => {}
                 }
                 if dice.roll(2) == 0 {
@@ -508,7 +539,8 @@ mod tests {
             {
                 chosen += 1;
                 let gpu = device.gpu;
-                assert!(gpu.claim.is_none() && gpu.stale_seconds.is_none(), "{device:?}");
+                assert!(gpu.claim.is_none() && gpu.queue.is_empty(), "{device:?}");
+                assert!(gpu.stale_seconds.is_none(), "{device:?}");
                 assert!(gpu.compute_mode.as_deref() != Some("prohibited"), "{device:?}");
                 assert!(gpu.recovery_action.is_none(), "{device:?}");
                 let is_held = gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty());

@@ -395,6 +395,16 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     listed.ok().map(|()| locks)
 }
 
+/// Returns those of the processes that have a claim of the GPU, which they may have inherited.
+pub fn find_heirs(roots: &Roots, gpu: &Gpu, pids: &[u32]) -> Vec<Claim> {
+    let is_heir = |pid: &u32| {
+        let locks = read_locks_of(&roots.proc, *pid, std::slice::from_ref(gpu));
+        locks.is_some_and(|locks| locks.iter().any(|lock| lock.is_exclusive))
+    };
+    let heirs = pids.iter().copied().filter(is_heir);
+    heirs.filter_map(|pid| read_claim(&roots.proc, pid)).collect()
+}
+
 /// Describes a process that holds a lock or waits; `None` if it does not exist.
 fn read_claim(proc: &Path, pid: u32) -> Option<Claim> {
     let mut content = [0; 32];

@@ -42,6 +42,10 @@ const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
+/// Words that precede the connection file in the command lines of kernels that take it as an argument: IJulia,
+/// IRkernel, IHaskell, Deno and .NET. Without such a word, the program may only read the file, as an editor does.
+const BEFORE_FILE: [&str; 4] = ["kernel.jl", "--args", "kernel", "jupyter"];
+
 /// Returns the kernel that a command line starts. Returns `None` for other programs, including clients of a kernel
 /// (`--existing`).
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
@@ -49,6 +53,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let mut named = None;
     let mut any = None;
     let mut keeps_history = true;
+    let mut takes_file = false;
     let mut flag = "";
     for argument in arguments {
         let argument = argument.as_ref();
@@ -59,10 +64,8 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         if name == "--existing" {
             return None;
         }
-        // Kernels of some languages have no option for the file. IJulia takes it as an argument, and IRkernel after
-        // `--args`.
         let is_kernels = |name| is_uuid(name) || is_from_vscode(name);
-        if kernel_name(value).is_some_and(is_kernels) {
+        if takes_file && kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
         }
         if FLAGS.contains(&name) && value.ends_with(".json") {
@@ -79,6 +82,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
             launcher = launcher.or(Some(program));
         }
         keeps_history &= argument != NO_HISTORY;
+        takes_file |= BEFORE_FILE.contains(&file_name(argument));
         flag = argument;
     }
     // A file whose name is not that of a connection file is accepted only if the program is a kernel launcher.
@@ -338,8 +342,10 @@ mod tests {
         assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
         assert_eq!(kernel("python train.py kernel-3x3.json"), None);
         assert_eq!(kernel("python train.py --size kernel-v.json"), None);
-        // Clients of a kernel are not kernels.
+        // Editors of the file and clients of a kernel are not kernels.
         let file = format!("/run/kernel-{ID}.json");
+        assert_eq!(kernel(&format!("vim {file}")), None);
+        assert_eq!(kernel(&format!("python inspect.py {file}")), None);
         assert_eq!(kernel(&format!("jupyter-console --existing {file}")), None);
         assert_eq!(kernel(&format!("jupyter-qtconsole --existing={file}")), None);
         assert_eq!(
