@@ -47,8 +47,7 @@ pub mod reclaim {
     pub use crate::reclaim::target::{Because, KernelAtServer, Reason, Request, Step};
     pub use crate::reclaim::{
         Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
-        ProcessControl, Recheck, Refused, Signal, StepInput, Target, Targets, ask_server,
-        perform_requests, plan,
+        ProcessControl, Recheck, Refused, Signal, StepInput, Target, Targets, ask_server, plan,
     };
     pub mod ledger {
         pub use crate::reclaim::ledger::{Actor, Deed, LedgerSummary, read};

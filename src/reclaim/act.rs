@@ -111,7 +111,6 @@ impl Act {
         }
     }
 
-    /// Returns a description of the target's work, if the target was given more time because it is still working.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
@@ -315,7 +314,6 @@ impl Act {
         self.next_move(index, step.expired(&self.state)).unwrap_or(next)
     }
 
-    /// Reads the resource usage of the living members and their helper processes.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.state.held.alive(control).into_iter();
         let alive: Vec<(u32, u64)> = alive.map(|held| (held.pid, held.start_ticks)).collect();

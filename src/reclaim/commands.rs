@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::guard::Protection;
 use super::plan::{Plan, Why};
-use super::policy::{Policy, ProcessNames, Release, Targets};
+use super::policy::{Policy, Release, Targets};
 use super::prepare::{PlanSource, default_policy, plan_live, plan_recorded};
 use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
@@ -49,6 +49,17 @@ impl CommandUser {
             Self::User(_) | Self::Owner => Some(pid.to_string()),
         };
         Some(pids.iter().map(name).collect::<Option<Vec<_>>>()?.join(" "))
+    }
+
+    fn command(
+        self,
+        verb: &str,
+        pids: Vec<u32>,
+        mut owners: impl Iterator<Item = u32>,
+        snapshot: &Snapshot,
+    ) -> Option<String> {
+        let option = if owners.any(|uid| self.is_other_than(uid)) { " --all-users" } else { "" };
+        Some(format!("gpumem {verb}{option} {}", self.names(pids, snapshot)?))
     }
 }
 
@@ -111,12 +122,10 @@ pub struct CommandSource {
 }
 
 impl CommandSource {
-    /// Creates a source that respects the exemptions in `rules`.
     pub fn new(rules: &RuleSet, is_live: bool) -> Self {
         Self { rules: rules.clone(), is_live, host: None }
     }
 
-    /// Creates a source of commands that the user types here and that take effect on another machine.
     pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
@@ -172,7 +181,6 @@ impl CommandSource {
         }
     }
 
-    /// Returns the plan and the user who runs its commands, or `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, CommandUser)> {
         let source = PlanSource::new(snapshot, findings, &self.rules);
         let policy = default_policy();
@@ -199,7 +207,8 @@ fn kill_command(
     let members = target.members.iter();
     let job: Vec<_> = members.filter_map(|member| snapshot.process(member.pid)).collect();
     let owner = advice::owner_of(leader, &job);
-    let is_own = !target.members.iter().any(|member| command_user.is_other_than(member.uid));
+    let owners = target.members.iter().map(|member| member.uid);
+    let is_own = !owners.clone().any(|uid| command_user.is_other_than(uid));
     if target.is_advice() {
         return owner?.command_for(is_own).map(str::to_owned);
     }
@@ -213,8 +222,7 @@ fn kill_command(
     {
         pids = vec![launcher.pid];
     }
-    let option = if is_own { "" } else { " --all-users" };
-    Some(format!("gpumem kill{option} {}", command_user.names(pids, snapshot)?))
+    command_user.command("kill", pids, owners, snapshot)
 }
 
 /// Returns the command that asks the process of a finding to release memory, together with the other processes of its
@@ -240,12 +248,8 @@ fn release_command(
         let others = findings.iter().filter(|finding| finding.kind.may_be_released());
         pids.extend(others.map(|finding| finding.pid).filter(|&pid| process(pid).is_some()));
     }
-    let uids = pids.iter().filter_map(|&pid| process(pid)?.uid);
-    let option = match uids.into_iter().any(|uid| command_user.is_other_than(uid)) {
-        true => " --all-users",
-        false => "",
-    };
-    Some(format!("gpumem release{option} {}", command_user.names(pids, snapshot)?))
+    let owners: Vec<u32> = pids.iter().filter_map(|&pid| process(pid)?.uid).collect();
+    command_user.command("release", pids, owners.into_iter(), snapshot)
 }
 
 /// Returns whether the process is a kernel that is running a cell. Such a kernel must be interrupted before it can be
@@ -270,44 +274,36 @@ pub fn own_commands(
         return OwnCommands::default();
     };
     let target = |release| {
-        let targets = Targets::Named(ProcessNames { pids: vec![process.pid], words: Vec::new() });
+        let targets = Targets::Named { pids: vec![process.pid], words: Vec::new() };
         let policy = Policy { targets, release, ..default_policy() };
         let (plan, _) = plan_recorded(policy, PlanSource::new(snapshot, &[], rules));
         plan.targets.into_iter().next()
     };
-    let holds = snapshot.rows_of(process.pid).any(|row| row.used_bytes != Some(0));
-    let release = (holds && !is_busy(process)).then(|| {
+    let release = || {
+        let holds = snapshot.rows_of(process.pid).any(|row| row.used_bytes != Some(0));
+        if !holds || is_busy(process) {
+            return None;
+        }
         let options = ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() };
-        own_release_command(process, &target(Release::Only(options))?, snapshot, command_user)
-    });
+        let target = target(Release::Only(options))?;
+        let Some(Step::Release { way, .. }) = target.steps.first() else {
+            return None;
+        };
+        let framework = advice::framework_of(process);
+        let is_certain = !matches!(way.by, ReleaseBy::Kernel { .. })
+            || framework.is_some_and(|framework| framework.returns(process));
+        if !is_certain {
+            return None;
+        }
+        command_user.command("release", vec![process.pid], process.uid.into_iter(), snapshot)
+    };
     OwnCommands {
-        release: release.flatten(),
+        release: release(),
         kill: target(Release::Never)
             .and_then(|target| kill_command(&target, vec![process.pid], snapshot, command_user)),
     }
 }
 
-fn own_release_command(
-    process: &Process,
-    target: &Target,
-    snapshot: &Snapshot,
-    command_user: CommandUser,
-) -> Option<String> {
-    let Some(Step::Release { way, .. }) = target.steps.first() else {
-        return None;
-    };
-    let returns_memory = || advice::framework_of(process).is_some_and(|row| row.returns(process));
-    let is_certain = !matches!(way.by, ReleaseBy::Kernel { .. }) || returns_memory();
-    let option = match command_user {
-        CommandUser::User(uid) if Some(uid) != process.uid => " --all-users",
-        _ => "",
-    };
-    let name = command_user.names(vec![process.pid], snapshot)?;
-    is_certain.then(|| format!("gpumem release{option} {name}"))
-}
-
-/// Returns the command that explains a finding, or `None` if the identity of the finding's process is uncertain and
-/// the process is not dead.
 fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {

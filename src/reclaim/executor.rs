@@ -2,8 +2,7 @@
 //!
 //! The command line, the screen and the service supply samples with findings, and implement [`Observer`] to receive
 //! events. This module checks the findings again before every step, and [`Act`] writes each action to the ledger. The
-//! executor holds the reaper lock until it is dropped. Callers that can block use [`Executor::run`]; callers that are
-//! invoked with each sample use [`Executor::advance`].
+//! executor holds the reaper lock until it is dropped.
 //!
 //! The executor itself sends no signals (see `act`) and reads no clock.
 
@@ -23,7 +22,7 @@ use super::past_acts::{PastRelease, past_releases};
 use super::policy::next_act;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
-use super::step::{StepInput, perform_requests};
+use super::step::StepInput;
 use super::target::Target;
 use super::verify::Outcome;
 use crate::config::reap::ReapConfig;
@@ -56,8 +55,7 @@ impl Tools {
         let path = folder.join(ledger::FILE_NAME);
         let ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
-        let control =
-            PidfdControl::new(roots.clone()).with_requests(perform_requests(roots.clone()));
+        let control = PidfdControl::new(roots.clone());
         let boot_id = read_host(roots).boot_id;
         Ok(Self {
             unattended: past.unattended_times(),
@@ -79,7 +77,6 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// Returns the earliest time, not before `now`, at which the configuration allows an unattended act.
     pub fn earliest(&self, reap: &ReapConfig, now: Time) -> Time {
         next_act(reap, &self.unattended, now)
     }
@@ -100,19 +97,10 @@ pub struct FreshSample<'a> {
     pub found: Option<Vec<&'a Finding>>,
 }
 
-pub trait SampleSource {
-    /// Returns the newest sample, or `None` to stop the executor.
-    fn sample(&mut self) -> Option<FreshSample<'_>>;
-
-    /// Waits until the given time. May return earlier if a process exits or a newer snapshot arrives.
-    fn wait(&mut self, until: Time);
-}
-
 pub trait Observer {
     /// Called immediately before an action, after the action was written to the ledger.
     fn intended(&mut self, index: usize, deed: &Deed);
 
-    /// Called if parts of the last action failed.
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
     /// Called while the executor waits for a step to take effect, at most until the given time.
@@ -227,23 +215,6 @@ impl Executor {
         }
         Ok(progress)
     }
-
-    /// Acts on the next targets until an act ends. Returns `None` if no target is left or the sample source ends.
-    /// Returns the same errors as [`advance`](Self::advance).
-    pub fn run(
-        &mut self,
-        samples: &mut dyn SampleSource,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<Outcome>, ledger::LedgerError> {
-        while let Some(sample) = samples.sample() {
-            match self.advance(&sample, observer)? {
-                Some(ActProgress::Waiting { until }) => samples.wait(until),
-                Some(ActProgress::Ended(outcome)) => return Ok(Some(outcome)),
-                None => break,
-            }
-        }
-        Ok(None)
-    }
 }
 
 /// Passes each entry to the observer after writing it to the ledger.
@@ -278,11 +249,7 @@ pub(super) const LOCK_FILE: &str = "reap.lock";
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
-    Held {
-        path: PathBuf,
-        /// Pid of the holder, read from the lock file.
-        pid: Option<u32>,
-    },
+    Held { path: PathBuf, pid: Option<u32> },
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
     Failed { path: PathBuf, cause: io::Error },
 }

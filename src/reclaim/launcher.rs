@@ -84,7 +84,6 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Returns whether a command runs a launcher, either directly or as a Python script or module.
 pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
     let command = command.unwrap_or_default();
     let Some(program) = command.first().filter(|program| !is_shell(program)) else {

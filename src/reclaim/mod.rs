@@ -38,7 +38,7 @@ pub mod warnings;
 pub mod worker;
 
 pub use act::{Act, ActProgress};
-pub use executor::{Executor, FreshSample, Observer, SampleSource, Tools};
+pub use executor::{Executor, FreshSample, Observer, Tools};
 pub use guard::Guard;
 pub use ledger::Ledger;
 pub use past_acts::{ReclaimLog, ReleaseLog};
@@ -47,7 +47,7 @@ pub use policy::{FindingSelector, Policy, Signal, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
 pub use recheck::Recheck;
 pub use select::called;
-pub use step::{StepInput, ask_server, perform_requests};
+pub use step::{StepInput, ask_server};
 pub use target::Target;
 pub use verify::Outcome;
 pub use warnings::Warnings;

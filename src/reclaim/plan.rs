@@ -218,7 +218,9 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
     let input = &PlanInput { families: &families, ..*input };
     let refused = &mut plan.refused;
     let (call, matched) = match &guard.policy.targets {
-        Targets::Named(names) => (Call::Named, select_named(input, guard, names, refused)),
+        Targets::Named { pids, words } => {
+            (Call::Named, select_named(input, guard, (pids, words), refused))
+        }
         Targets::Found(selector) => (Call::Rule, select_found(input, guard, selector, refused)),
     };
     let unread = Unread::new(input.snapshot, input.families, |_, _| false);
@@ -229,7 +231,9 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
                 || findings.any(|finding| guard.policy.parking.contains(&finding.rule))
         });
     let planner = Planner { input, guard, call, unread: &unread };
-    planner.plan_parks(&parked, &mut plan);
+    for matched in &parked {
+        plan.add(planner.park_target(matched), &[matched]);
+    }
     let (released, ended): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
         matched.into_iter().partition(|matched| {
             let mut findings = matched.findings.iter();
@@ -312,7 +316,6 @@ fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Creates the targets of a plan.
 struct Planner<'a> {
     input: &'a PlanInput<'a>,
     guard: &'a Guard,
@@ -329,13 +332,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans to park processes and end none. Each process is a target of its own.
-    fn plan_parks(&self, matched: &[MatchedProcess<'a>], plan: &mut Plan) {
-        for matched in matched {
-            plan.add(self.park_target(matched), &[matched]);
-        }
-    }
-
+    /// Plans to park a process and end none.
     fn park_target(&self, matched: &MatchedProcess<'a>) -> Result<Target, Why> {
         let process = matched.process;
         self.check_unread(process)?;

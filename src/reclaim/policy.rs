@@ -69,7 +69,12 @@ pub enum Release {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
-    Named(ProcessNames),
+    Named {
+        pids: Vec<u32>,
+        /// Names of GPUs, notebooks, kernels or inference servers, exact names of processes, and ids or id prefixes of
+        /// findings.
+        words: Vec<Arc<str>>,
+    },
     Found(FindingSelector),
 }
 
@@ -83,17 +88,17 @@ impl Targets {
     /// Selects processes by pid and by other names. Returns `None` if no name is given.
     pub fn named(pids: Vec<u32>, words: Vec<Arc<str>>) -> Option<Self> {
         let has_names = !pids.is_empty() || !words.is_empty();
-        has_names.then_some(Self::Named(ProcessNames { pids, words }))
+        has_names.then_some(Self::Named { pids, words })
     }
 
     pub fn is_named(&self) -> bool {
-        matches!(self, Self::Named(_))
+        matches!(self, Self::Named { .. })
     }
 
     /// Returns whether a name may be a finding's id, which contains a colon.
     pub fn names_findings(&self) -> bool {
         match self {
-            Self::Named(named) => named.words.iter().any(|word| word.contains(':')),
+            Self::Named { words, .. } => words.iter().any(|word| word.contains(':')),
             Self::Found(_) => false,
         }
     }
@@ -108,14 +113,6 @@ impl Targets {
             false => kinds.contains(&kind) || rules.contains(rule),
         }
     }
-}
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct ProcessNames {
-    pub pids: Vec<u32>,
-    /// Names of GPUs, notebooks, kernels or inference servers, exact names of processes, and ids or id prefixes of
-    /// findings.
-    pub words: Vec<Arc<str>>,
 }
 
 /// Selects findings that match all nonempty fields. A field matches if one of its values does.

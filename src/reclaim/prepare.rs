@@ -38,7 +38,6 @@ impl<'a> PlanSource<'a> {
         Self { snapshot, findings, rules, reap: None, selected: None }
     }
 
-    /// Adds the selection and the configuration to a policy.
     fn complete(&self, policy: Policy) -> Policy {
         let rules = self.rules;
         Policy {
@@ -138,19 +137,17 @@ pub(super) fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = find_launcher(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
-    let guarded = Guarded {
-        start_ticks: parent.start_ticks?,
+    let launcher = Process {
+        start_ticks: parent.start_ticks,
         uid: rank.uid,
-        is_process: Some(true),
-        oom_score_adj: Some(0),
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
         // In a plan from a snapshot, an unread environment protects no process.
         environment: Some(Arc::default()),
-        ..Guarded::default()
+        ..Process::default()
     };
-    Some((parent.pid, guarded))
+    Some((parent.pid, guarded_by_snapshot(&launcher)?))
 }
 
 pub fn default_policy() -> Policy {

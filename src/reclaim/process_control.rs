@@ -17,6 +17,7 @@ use rustix::time::Timespec;
 use super::park::ParkAnswer;
 use super::policy::Signal;
 use super::release::ReleaseAnswer;
+use super::step;
 use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
@@ -79,15 +80,11 @@ pub enum RequestResult {
     Parked(ParkAnswer),
 }
 
-/// Function that sends a request and waits for the answer, which can take seconds. It is called on a separate thread.
-pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
-
 /// Operations on processes that an act needs. None of them blocks.
 pub trait ProcessControl {
     /// Opens a process, unless its pid belongs to a different process now.
     fn open(&mut self, approved: &ApprovedProcess) -> Result<Handle, NotOpened>;
 
-    /// Reads the current facts about a process. Returns `None` if the process is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
@@ -114,25 +111,13 @@ pub trait ProcessControl {
 pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
-    perform: PerformRequest,
     /// The running request, or the reason why its thread could not be started.
     pending: Option<Result<Task<RequestResult>, String>>,
 }
 
 impl PidfdControl {
     pub fn new(roots: Roots) -> Self {
-        Self {
-            roots,
-            held: Vec::new(),
-            perform: Arc::new(|_| RequestResult::Failed("no request is made here".to_owned())),
-            pending: None,
-        }
-    }
-
-    /// Sets the function that performs requests; see `step::perform_requests`.
-    pub fn with_requests(mut self, perform: PerformRequest) -> Self {
-        self.perform = perform;
-        self
+        Self { roots, held: Vec::new(), pending: None }
     }
 
     fn is_readable(fd: &OwnedFd) -> bool {
@@ -212,8 +197,8 @@ impl ProcessControl for PidfdControl {
     }
 
     fn start_request(&mut self, request: Request) {
-        let perform = Arc::clone(&self.perform);
-        let task = Task::start("asking", move || perform(&request));
+        let roots = self.roots.clone();
+        let task = Task::start("asking", move || step::perform(&roots, &request));
         self.pending = Some(task.map_err(|error| error.to_string()));
     }
 

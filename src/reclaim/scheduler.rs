@@ -14,7 +14,7 @@ use crate::config::reap::{ReapConfig, Response};
 use crate::host::{JobUsage, JobWork};
 use crate::model::finding::{Finding, FindingProcess, Severity};
 use crate::model::{Gpu, Identity, Process, Snapshot, Time};
-use crate::reclaim::ledger::{self, Actor, Deed, Failure};
+use crate::reclaim::ledger::{Actor, Deed, Failure};
 use crate::reclaim::prepare::PlanSource;
 use crate::reclaim::recheck::{MIN_SECONDS, is_work};
 use crate::reclaim::release::{ReleaseBy, find as find_release};
@@ -172,7 +172,6 @@ impl ReapScheduler {
         text
     }
 
-    /// Processes the next snapshot: updates the warnings and takes the actions that are due.
     pub fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
@@ -383,7 +382,6 @@ impl ReapScheduler {
             && is_seen(finding, &self.snapshot)
     }
 
-    /// Returns whether the process has worked since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
         let last = self.warnings.find(finding, true).and_then(|warning| warning.last);
         let usage = finding
@@ -469,7 +467,12 @@ impl ReapScheduler {
             Ok(Some(ActProgress::Waiting { .. })) => return,
             Ok(Some(ActProgress::Ended(outcome))) => outcome,
             Ok(None) => return self.acting = None,
-            Err(error) => return self.stop(&error, now, system),
+            // gpumem must not act without an audit log.
+            Err(error) => {
+                self.acting = None;
+                self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
+                return self.log_error(Err(error.to_string()), system);
+            }
         };
         let Some(RunningReap { findings, response, .. }) = self.acting.take() else {
             return;
@@ -490,13 +493,6 @@ impl ReapScheduler {
             _ => self.warnings.conclude(&findings),
         };
         self.log_error(noted.map_err(|error| error.to_string()), system);
-    }
-
-    /// Abandons the act, because gpumem must not act without an audit log.
-    fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
-        self.acting = None;
-        self.log_error(Err(error.to_string()), system);
-        self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
     /// Logs an error that prevents acts, unless the same error was logged last.

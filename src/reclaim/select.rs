@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::launcher::find_launcher;
 use super::plan::{PlanInput, Refused, Why};
-use super::policy::{FindingSelector, ProcessNames};
+use super::policy::FindingSelector;
 use super::release::{self, ReleaseBy, ReleaseWay};
 use crate::model::field::{Needle, is_called};
 use crate::model::finding::{Ends, Finding, Kind};
@@ -36,7 +36,7 @@ impl MatchedProcess<'_> {
 pub(super) fn select_named<'a>(
     input: &PlanInput<'a>,
     guard: &Guard,
-    names: &ProcessNames,
+    (pids, words): (&[u32], &[Arc<str>]),
     refused: &mut Vec<Refused>,
 ) -> Vec<MatchedProcess<'a>> {
     let selected = guard.policy.selected.as_ref();
@@ -47,7 +47,7 @@ pub(super) fn select_named<'a>(
             matched.push(MatchedProcess { process, findings: Vec::new() });
         }
     };
-    for &pid in &names.pids {
+    for &pid in pids {
         if let Some(process) = input.snapshot.process(pid) {
             if process.is_zombie() {
                 let why = Why::Zombie { parent: process.parent_words().into() };
@@ -67,7 +67,7 @@ pub(super) fn select_named<'a>(
         }
         ranks.for_each(&mut add);
     }
-    for word in &names.words {
+    for word in words {
         let found = called(word, input.snapshot, input.findings);
         if found.is_empty() {
             refused.push(Refused::new(None, Why::NoTarget { name: Arc::clone(word) }));

@@ -59,7 +59,6 @@ impl Target {
         self.call() == Call::Rule
     }
 
-    /// Returns the pid and start ticks of all members.
     pub fn identities(&self) -> Vec<(u32, u64)> {
         self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
@@ -75,13 +74,11 @@ impl Target {
         }
     }
 
-    /// Returns whether all steps only ask for a release.
     pub fn is_release(&self) -> bool {
         let is_release = |step: &Step| matches!(step, Step::Release { .. });
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
-    /// Returns whether the target is parked and not ended.
     pub fn is_park(&self) -> bool {
         self.steps.iter().all(|step| matches!(step, Step::Park { to_end: false, .. }))
     }
@@ -108,7 +105,6 @@ impl Target {
         }
     }
 
-    /// Returns whether all steps only show a command.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())
     }
@@ -368,7 +364,6 @@ pub enum Request {
     },
 }
 
-/// Formats pids as a comma-separated list.
 pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
     let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
     words.join(", ")

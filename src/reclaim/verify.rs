@@ -75,8 +75,6 @@ pub enum Outcome {
     },
     /// The process is still running after all signals.
     StillAlive,
-    /// gpumem does not run in the host's PID namespace.
-    OtherNamespace,
     /// According to NVML, the process released memory. It is still running, or has exited by itself.
     Released {
         /// Released memory, in bytes: the minimum of three samples after the request.
@@ -141,7 +139,6 @@ impl Outcome {
         )
     }
 
-    /// Returns the outcome's name in the audit log.
     pub fn name(&self) -> Arc<str> {
         let value = serde_json::to_value(self).ok();
         value.as_ref().and_then(|value| value["outcome"].as_str()).unwrap_or_default().into()
@@ -178,7 +175,6 @@ impl Outcome {
 
     pub fn from_protection(protection: Protection) -> Self {
         match protection {
-            Protection::OtherNamespace => Self::OtherNamespace,
             Protection::NotPermitted { .. } => Self::NotPermitted,
             Protection::Replaced => Self::IdentityChanged,
             why => Self::Protected { why },
@@ -220,9 +216,6 @@ impl fmt::Display for Outcome {
                 machine and restart it"
             ),
             Self::StillAlive => f.write_str("still alive after all signals"),
-            Self::OtherNamespace => {
-                f.write_str("pids here are not the host's; run gpumem on the host")
-            }
             Self::Released { bytes, ms, report } => {
                 let seconds = *ms as f64 / 1000.0;
                 write!(f, "released {} in {seconds:.1} s", Bytes(*bytes))?;

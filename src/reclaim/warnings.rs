@@ -20,7 +20,6 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// Value of the field `schema` in the file.
 const SCHEMA: &str = "gpumem.warnings/1";
 /// Maximum number of warnings in the file. No machine needs nearly as many.
 const MAX_WARNINGS: usize = 4096;
@@ -198,8 +197,6 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Deletes the warnings about these findings, so that warnings start over. Returns an error if the file cannot be
-    /// written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|warning| !findings.contains(&warning.finding));

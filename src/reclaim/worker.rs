@@ -99,7 +99,6 @@ pub struct ObservedSample {
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
     Planned {
-        /// Number of the request that the plan answers.
         number: u64,
         plan: Result<Proposal, String>,
     },
@@ -111,23 +110,22 @@ pub enum ReclaimProgress {
     /// The commands for each finding, by finding id.
     Commands(Vec<(Arc<str>, NextSteps)>),
     /// The plan was started and needs samples.
-    Begun { number: u64 },
+    Begun {
+        number: u64,
+    },
     Target {
         number: u64,
-        /// Index of the target in the plan.
         place: usize,
         stage: TargetStage,
     },
     Sent {
         number: u64,
-        /// Index of the target in the plan.
         place: usize,
         words: String,
     },
     /// The plan is over: every target has ended, the plan was stopped, or an error occurred.
     Finished {
         number: u64,
-        /// Error that stopped the plan, if any.
         error: Option<String>,
     },
 }
@@ -379,7 +377,6 @@ struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// When the user confirmed the plan.
     asked: Instant,
     /// Estimate of the current time, which never decreases, or `None` before the first sample.
     now: Option<Time>,

@@ -18,7 +18,7 @@ use gpumem::api::model::{Kind, PidNamespace, Process, Snapshot, Time, families};
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
     Act, ActProgress, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput, Policy, Recheck,
-    Signal, StepInput, Target, Targets, perform_requests, pids, plan,
+    Signal, StepInput, Target, Targets, pids, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -165,8 +165,7 @@ impl Stage {
     pub fn act(&mut self, target: Target) -> (Outcome, LedgerSummary) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
-        let mut control =
-            PidfdControl::new(self.roots()).with_requests(perform_requests(Roots::default()));
+        let mut control = PidfdControl::new(self.roots());
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let start = Instant::now();
         loop {

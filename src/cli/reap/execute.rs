@@ -14,12 +14,10 @@ use crate::cli::signals::Interrupt;
 use crate::cli::{signals, store, warn};
 use crate::deadline::{NoAnswer, Task};
 use crate::host::Roots;
-use crate::model::{Snapshot, Time};
+use crate::model::Snapshot;
 use crate::reclaim::ledger::{Actor, Deed, Failure};
 use crate::reclaim::target::listed;
-use crate::reclaim::{
-    Executor, FreshSample, Guard, Observer, Outcome, SampleSource, Target, Tools,
-};
+use crate::reclaim::{ActProgress, Executor, FreshSample, Guard, Observer, Outcome, Target, Tools};
 use crate::report::reap as text;
 use crate::rules::Engine;
 use crate::source::live::Live;
@@ -52,7 +50,7 @@ struct LiveSamples {
     interrupt: Interrupt,
 }
 
-impl SampleSource for LiveSamples {
+impl LiveSamples {
     fn sample(&mut self) -> Option<FreshSample<'_>> {
         self.snapshot = self.live.sample();
         self.engine.observe(&self.snapshot);
@@ -61,10 +59,6 @@ impl SampleSource for LiveSamples {
             snapshot: &self.snapshot,
             found: Some(self.engine.unkept().collect()),
         })
-    }
-
-    fn wait(&mut self, _: Time) {
-        thread::sleep(INTERVAL);
     }
 }
 
@@ -162,9 +156,15 @@ pub(in crate::cli) fn carry_out(
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools).together();
     let mut observer = TerminalObserver::default();
-    while executor.run(&mut watched, &mut observer)?.is_some() {
-        for (index, outcome) in observer.outcomes.drain(..) {
-            ended(index, outcome)?;
+    while let Some(sample) = watched.sample() {
+        match executor.advance(&sample, &mut observer)? {
+            Some(ActProgress::Waiting { .. }) => thread::sleep(INTERVAL),
+            Some(ActProgress::Ended(_)) => {
+                for (index, outcome) in observer.outcomes.drain(..) {
+                    ended(index, outcome)?;
+                }
+            }
+            None => break,
         }
     }
     let leaders: Vec<u32> = executor.running().map(|target| target.leader).collect();

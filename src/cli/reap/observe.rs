@@ -132,14 +132,14 @@ fn sample_window(
 
 /// Returns whether one snapshot is enough. For a notebook, one is not enough, because its server must answer first.
 fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
-    let Targets::Named(named) = targets else {
+    let Targets::Named { pids, words } = targets else {
         return false;
     };
     let is_plain = |&pid: &u32| {
         let process = snapshot.process(pid);
         process.is_none_or(|process| process.jupyter.is_none())
     };
-    named.words.is_empty() && named.pids.iter().all(is_plain)
+    words.is_empty() && pids.iter().all(is_plain)
 }
 
 /// Returns the named processes. If none are named, or if a kind was given, returns a selection of findings.

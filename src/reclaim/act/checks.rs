@@ -65,7 +65,6 @@ impl Act {
         is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
-    /// Returns whether gpumem sent SIGCONT and all findings on the target are of kind `stopped`.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target().reason else {
             return false;
@@ -81,7 +80,6 @@ impl Act {
         self.target().members.iter().any(|member| snapshot.rows_of(member.pid).any(works))
     }
 
-    /// Returns the outcome if one of the recipients is protected now.
     pub(super) fn find_protection(
         &self,
         recipients: &[HeldProcess],

@@ -304,7 +304,8 @@ fn protection_is_checked_before_each_signal() {
 fn no_rule_acts_in_another_pid_namespace() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.snapshot.host.pid_namespace = Some(PidNamespace::Container);
-    assert_eq!(test.advance(), ActProgress::Ended(Outcome::OtherNamespace));
+    let why = Protection::OtherNamespace;
+    assert_eq!(test.advance(), ActProgress::Ended(Outcome::Protected { why }));
     assert!(test.sent().is_empty());
 }
 

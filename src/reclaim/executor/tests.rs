@@ -77,7 +77,7 @@ impl Simulation {
     }
 }
 
-impl SampleSource for Simulation {
+impl Simulation {
     fn sample(&mut self) -> Option<FreshSample<'_>> {
         if self.now > self.last {
             return None;
@@ -96,8 +96,20 @@ impl SampleSource for Simulation {
         })
     }
 
-    fn wait(&mut self, _: Time) {
-        self.now += 1.0;
+    /// Takes a sample each second until an act ends.
+    fn run(
+        &mut self,
+        executor: &mut Executor,
+        notes: &mut Notes,
+    ) -> Result<Option<Outcome>, ledger::LedgerError> {
+        while let Some(sample) = self.sample() {
+            match executor.advance(&sample, notes)? {
+                Some(ActProgress::Waiting { .. }) => self.now += 1.0,
+                Some(ActProgress::Ended(outcome)) => return Ok(Some(outcome)),
+                None => break,
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -110,11 +122,11 @@ fn targets_run_in_order_and_each_outcome_is_reported() {
     let mut notes = Notes::default();
     for leader in [70, 71] {
         assert_eq!(executor.target().unwrap().leader, leader);
-        let outcome = executor.run(&mut simulation, &mut notes).unwrap().unwrap();
+        let outcome = simulation.run(&mut executor, &mut notes).unwrap().unwrap();
         assert!(outcome.is_success(), "{outcome:?}");
     }
     assert_eq!(executor.target(), None);
-    assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
+    assert_eq!(simulation.run(&mut executor, &mut notes).unwrap(), None);
     notes.0.retain(|(_, words)| words != "waiting");
     let reported: Vec<(usize, &str)> =
         notes.0.iter().map(|(index, words)| (*index, &**words)).collect();
@@ -141,7 +153,7 @@ fn named_targets_are_ended_at_the_same_time() {
         Tools::new(Box::new(simulation.control.clone()), Box::new(simulation.ledger.clone()));
     let mut executor = Executor::new(plan.targets, guard, Actor::default(), tools).together();
     let mut notes = Notes::default();
-    while executor.run(&mut simulation, &mut notes).unwrap().is_some() {}
+    while simulation.run(&mut executor, &mut notes).unwrap().is_some() {}
     assert_eq!(executor.running().count(), 0);
     notes.0.retain(|(_, words)| words != "waiting");
     let reported: Vec<(usize, &str)> =
@@ -162,7 +174,7 @@ fn nothing_is_sent_while_findings_are_unknown() {
     let (mut simulation, mut executor) = Simulation::new();
     simulation.is_doubtful = true;
     let mut notes = Notes::default();
-    let outcome = executor.run(&mut simulation, &mut notes).unwrap();
+    let outcome = simulation.run(&mut executor, &mut notes).unwrap();
     assert_eq!(outcome, Some(Outcome::RuleNoLongerTrue));
     assert!(simulation.now >= 30.0, "not at once: {}", simulation.now);
     assert_eq!(simulation.control.get().sent, []);
@@ -173,7 +185,7 @@ fn the_sample_source_can_stop_between_steps() {
     let (mut simulation, mut executor) = Simulation::new();
     simulation.last = 3.0;
     let mut notes = Notes::default();
-    assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
+    assert_eq!(simulation.run(&mut executor, &mut notes).unwrap(), None);
     assert_eq!(executor.target().unwrap().leader, 70);
     let sent = simulation.control.get().sent.clone();
     assert_eq!(sent, [(70, Signal::Term), (70, Signal::Cont)]);
@@ -184,7 +196,7 @@ fn without_a_ledger_nothing_is_sent_or_reported() {
     let (mut simulation, mut executor) = Simulation::new();
     simulation.ledger.get().capacity = 1;
     let mut notes = Notes::default();
-    assert!(executor.run(&mut simulation, &mut notes).is_err());
+    assert!(simulation.run(&mut executor, &mut notes).is_err());
     assert_eq!(simulation.control.get().sent, []);
     assert_eq!(notes.0, []);
 }

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use super::at_work;
 use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay};
-use crate::advice::recipe::ReleaseReport;
-use crate::advice::recipe::{self, RecipeOptions};
+use crate::advice::recipe::{self, RecipeOptions, ReleaseReport};
 use crate::deadline::Deadline;
 use crate::host::http::HttpError;
 use crate::host::jupyter::{ChannelError, Evaluated, ServerError, ShellChannel};

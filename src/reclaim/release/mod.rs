@@ -27,7 +27,6 @@ const MAX_PROBES: usize = 16;
 /// Minimum time limit of a probe.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// Default time limit for a release, in milliseconds.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
 /// Default time, in milliseconds, for which an inference server must be observed without requests.

@@ -10,7 +10,6 @@ use crate::model::finding::Finding;
 use crate::model::{Time, json};
 use crate::reclaim::warnings::WarningDue;
 
-/// Value of the field `schema` in a notice.
 const SCHEMA: &str = "gpumem.notice/1";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

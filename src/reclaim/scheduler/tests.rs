@@ -428,10 +428,7 @@ fn a_restart_keeps_warnings_and_requires_them() {
     std::fs::remove_file(test.folder.path().join("warnings")).unwrap();
     test.restart(REAPS);
     test.run_idle_until(ACTED + 300.0);
-}
-
-#[test]
-fn a_restart_without_history_starts_the_warnings_over() {
+    // Without history, the warnings start over, too.
     let mut test = SchedulerTest::reaping();
     test.run_until(WARNED_LAST);
     test.snapshots.clear();

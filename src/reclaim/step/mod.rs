@@ -22,7 +22,7 @@ use super::handles::{Handles, HeldProcess};
 use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
 use super::past_acts::PastRelease;
 use super::policy::Signal;
-use super::process_control::{PerformRequest, ProcessControl, RequestResult};
+use super::process_control::{ProcessControl, RequestResult};
 use super::recheck::Recheck;
 use super::release as ways;
 use super::release::{ReleaseBy, ReleaseWay};
@@ -59,7 +59,6 @@ impl Step {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
-    /// Returns the command to show, or `None` if the step is an action.
     pub fn advice(&self) -> Option<&Arc<str>> {
         match self {
             Self::Advise { command } => Some(command),
@@ -169,18 +168,17 @@ impl fmt::Display for Deed {
     }
 }
 
-/// Returns the function that performs the requests of all steps, for
-/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A request can take seconds.
-pub fn perform_requests(roots: Roots) -> PerformRequest {
-    Arc::new(move |request| match request {
+/// Sends a request and waits for the answer, which can take seconds.
+pub(super) fn perform(roots: &Roots, request: &Request) -> RequestResult {
+    match request {
         Request::Release { way, options } => {
-            RequestResult::Released(ways::perform(&roots, way, options))
+            RequestResult::Released(ways::perform(roots, way, options))
         }
         Request::Park { way, to_end } => RequestResult::Parked(park::perform(way, *to_end)),
         Request::ShutKernel { kernel, even_at_work, asked } => {
-            ask_server(&roots, kernel, *even_at_work, asked)
+            ask_server(roots, kernel, *even_at_work, asked)
         }
-    })
+    }
 }
 
 pub(super) enum StepEffect {
@@ -209,7 +207,15 @@ pub(super) struct StepContext<'a> {
     pub record: &'a mut dyn LedgerSink,
 }
 
-/// The state of an act that its steps read and change.
+impl StepContext<'_> {
+    fn is_alive(&mut self, pid: u32, start_ticks: u64) -> bool {
+        let facts = self.control.read_guarded(pid);
+        facts.is_some_and(|facts| {
+            facts.start_ticks == start_ticks && !matches!(facts.state, Some('Z' | 'X'))
+        })
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct StepState {
     /// ID of the act, or empty if the act has not begun.
@@ -280,7 +286,6 @@ impl StepState {
         context.record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Returns the past release requests to a process.
     pub fn requests_to(&self, pid: u32, start_ticks: u64) -> impl Iterator<Item = &PastRelease> {
         let process = LedgerProcess { pid, start_ticks };
         self.releases.iter().filter(move |release| release.process == process)

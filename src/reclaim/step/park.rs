@@ -78,11 +78,7 @@ pub(super) fn effect(
     state: &StepState,
     context: &mut StepContext<'_>,
 ) -> StepEffect {
-    let facts = context.control.read_guarded(way.pid);
-    let lives = facts.is_some_and(|facts| {
-        facts.start_ticks == way.start_ticks && !matches!(facts.state, Some('Z' | 'X'))
-    });
-    if !lives {
+    if !context.is_alive(way.pid, way.start_ticks) {
         return if to_end { StepEffect::Over } else { StepEffect::Ends(Outcome::Exited) };
     }
     let RequestResult::Parked(answer) = &state.answer else {

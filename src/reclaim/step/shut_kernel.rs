@@ -29,9 +29,7 @@ use crate::reclaim::verify::Outcome;
 /// Time limit of the step, in seconds. The following time limits add up to 9 s, so all requests have ended by then.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// Time limit for reading the server's files.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// Time limit for the server to report the kernel's state.
 const QUERY_TIME: Duration = Duration::from_secs(2);
 /// Time limit for the shutdown. A notebook server escalates from interrupt to SIGKILL within 5 s (`jupyter_client`:
 /// `KernelManager.shutdown_wait_time`).
@@ -57,7 +55,6 @@ pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     kernel.filter(|kernel| kernel.may_be_restarted()).map(through_server)
 }
 
-/// Returns the kernel and its server, or `None` if the server cannot be asked.
 fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
@@ -141,7 +138,6 @@ pub(super) fn expired(state: &StepState) -> StepEffect {
     }
 }
 
-/// Returns the outcome for a kernel that is left alone because its server would restart it.
 fn left_to_server(why: &str) -> Outcome {
     let command = format!("shut the kernel down in its notebook; {why}").into();
     let why = Protection::Owned { command };

@@ -173,7 +173,6 @@ fn protections_have_their_own_outcomes() {
     for (protection, name) in [
         (Protection::Init, "protected"),
         (Protection::NotPermitted { uid: 7 }, "not_permitted"),
-        (Protection::OtherNamespace, "other_namespace"),
         (Protection::Replaced, "identity_changed"),
     ] {
         let outcome = Outcome::from_protection(protection);

@@ -93,7 +93,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Performs the checks that need no requests.
     fn check_terms(&self) -> AskResult {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
@@ -290,7 +289,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Sends a query and evaluates the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
         let request = question.request(model);
         let answer = self.ask(&request, self.query_time())?;
@@ -339,7 +337,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         QUERY_TIME.max(Duration::from_millis(self.options.wait_ms) * 4 / 5)
     }
 
-    /// Returns how the user can make the server load its model again.
     fn wake(&self) -> String {
         self.api.wake.replace("BASE", self.base)
     }
