@@ -184,11 +184,6 @@ impl Mig {
 
 fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> MigDevice {
     let name = calls.value("nvmlDeviceGetName", || device.name());
-    let profile = name.as_deref().and_then(profile_in).map(str::to_owned);
-    let profile = profile.or_else(|| {
-        let slices = calls.record("nvmlDeviceGetAttributes_v2", || device.attributes())?;
-        Some(profile_of(slices.compute_instance_slice_count, slices.gpu_instance_slice_count))
-    });
     MigDevice {
         index: Some(index),
         gpu_instance_id: calls
@@ -196,7 +191,7 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
         compute_instance_id: calls
             .record("nvmlDeviceGetComputeInstanceId", || ffi::compute_instance_id(nvml, device)),
         uuid: calls.text("nvmlDeviceGetUUID", || device.uuid()).map(Into::into),
-        profile: profile.map(Into::into),
+        profile: name.as_deref().and_then(profile_in).map(Into::into),
         memory: None,
     }
 }
@@ -205,15 +200,6 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
 fn profile_in(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once(" MIG ")?;
     Some(profile.trim()).filter(|profile| !profile.is_empty())
-}
-
-/// Returns the first part of a profile: `3g`, or `1c.3g` if the device is only a part of its GPU instance.
-fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
-    if compute_slices == gpu_slices {
-        format!("{gpu_slices}g")
-    } else {
-        format!("{compute_slices}c.{gpu_slices}g")
-    }
 }
 
 /// Merges the list of the GPU with those of its MIG devices. A process is listed once per instance, with the larger
@@ -276,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_comes_from_the_name_or_the_slices() {
+    fn a_profile_is_at_the_end_of_the_name() {
         for (name, profile) in [
             ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Some("1g.10gb")),
             ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
@@ -285,6 +271,5 @@ mod tests {
         ] {
             assert_eq!(profile_in(name), profile, "{name}");
         }
-        assert_eq!((profile_of(3, 3), profile_of(1, 3)), ("3g".into(), "1c.3g".into()));
     }
 }

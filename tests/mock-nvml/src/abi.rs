@@ -27,8 +27,8 @@ mod structs;
 
 pub(crate) use structs::version_of;
 use structs::{
-    AccountingStats, Attributes, Bar1, ConfidentialMemory, FieldValue, Memory, Memory2,
-    Temperature, Utilization, Versioned, check_version,
+    AccountingStats, Bar1, ConfidentialMemory, FieldValue, Memory, Memory2, Temperature,
+    Utilization, Versioned, check_version,
 };
 
 type Out<T> = Pointer<T>;
@@ -306,21 +306,6 @@ symbols! {
         |device| out.put(supported(device.mig)?.gpu_instance_id);
     instance nvmlDeviceGetComputeInstanceId(out: Out<c_uint>)
         |device| out.put(supported(device.mig)?.compute_instance_id);
-    instance nvmlDeviceGetAttributes_v2(out: Out<Attributes>) |device| {
-        let mig = supported(device.mig)?;
-        let (compute_instance_slices, gpu_instance_slices) = mig.slices();
-        out.put(Attributes {
-            multiprocessors: 16 * compute_instance_slices,
-            shared_copy_engines: 1,
-            shared_decoders: 1,
-            shared_encoders: 0,
-            shared_jpeg: 1,
-            shared_ofa: 0,
-            gpu_instance_slices,
-            compute_instance_slices,
-            memory_mib: memory(device)?.total >> 20,
-        })
-    };
 
     // PCIe.
     device nvmlDeviceGetPcieThroughput(_direction: c_uint, out: Out<c_uint>) |_| out.put(0);

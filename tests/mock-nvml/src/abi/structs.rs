@@ -48,20 +48,6 @@ pub(super) struct Utilization {
     pub(super) memory: c_uint,
 }
 
-/// `nvmlDeviceAttributes_t`.
-#[repr(C)]
-pub(super) struct Attributes {
-    pub(super) multiprocessors: c_uint,
-    pub(super) shared_copy_engines: c_uint,
-    pub(super) shared_decoders: c_uint,
-    pub(super) shared_encoders: c_uint,
-    pub(super) shared_jpeg: c_uint,
-    pub(super) shared_ofa: c_uint,
-    pub(super) gpu_instance_slices: c_uint,
-    pub(super) compute_instance_slices: c_uint,
-    pub(super) memory_mib: c_ulonglong,
-}
-
 /// `nvmlFieldValue_t` with an unsigned integer as its value.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -48,16 +48,6 @@ impl MigDevice {
         });
         self
     }
-
-    /// Returns the numbers of slices of the compute instance and of the GPU instance, according to the profile.
-    pub(crate) fn slices(&self) -> (u32, u32) {
-        let part = |unit: char| {
-            let mut parts = self.profile.split('.');
-            parts.find_map(|part| part.strip_suffix(unit)?.parse().ok())
-        };
-        let of_gpu_instance = part('g').unwrap_or(1);
-        (part('c').unwrap_or(of_gpu_instance), of_gpu_instance)
-    }
 }
 
 impl Gpu {
