@@ -7,7 +7,6 @@
 //!
 //! A process that has a GPU device file open is shown even if NVML does not list it. Its GPU memory is unknown.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +15,6 @@ use foldhash::{HashMap, HashMapExt as _};
 use super::kernel_poller::Notebooks;
 use super::named_pids::NamedPids;
 use super::nvml::{self, Nvml};
-use super::sample_timer::SampleTimer;
 use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::host::{self, Claims, Clocks, CpuTicks, Holders, Processes, Reservations, Roots, Users};
 use crate::model::snapshot::{Gpu, Host, PidNamespace};
@@ -26,7 +24,8 @@ use crate::units::MIB;
 /// Minimum growth of unattributed memory that triggers a search of all processes.
 const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
-#[derive(Debug)]
+type Marks = Box<dyn FnMut(&mut Snapshot) + Send>;
+
 pub struct Live {
     nvml: Nvml,
     processes: Processes,
@@ -45,37 +44,21 @@ pub struct Live {
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
-    shown: Option<Shown>,
+    shown: Option<Box<dyn FnMut() -> Vec<u32> + Send>>,
     named: NamedPids,
     ticks_per_second: u64,
     gpus_only: bool,
 }
 
-struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
-
-struct Shown(Box<dyn FnMut() -> Vec<u32> + Send>);
-
-impl std::fmt::Debug for Shown {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shown")
-    }
-}
-
-impl std::fmt::Debug for Marks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Marks")
-    }
-}
-
 impl Live {
     /// Calls `marks` for each snapshot, for example to add what gpumem did to its processes. `marks` must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
-        Self { marks: Some(Marks(Box::new(marks))), ..self }
+        Self { marks: Some(Box::new(marks)), ..self }
     }
 
     /// Also shows the processes whose pids `shown` returns, although they hold no GPU. `shown` must be fast.
     pub fn also_showing(self, shown: impl FnMut() -> Vec<u32> + Send + 'static) -> Self {
-        Self { shown: Some(Shown(Box::new(shown))), ..self }
+        Self { shown: Some(Box::new(shown)), ..self }
     }
 
     pub fn open(options: nvml::NvmlOptions, interval: Duration) -> Result<Self, SourceError> {
@@ -152,7 +135,7 @@ impl Live {
             self.add_processes(&mut snapshot);
         }
         snapshot.host = self.host.clone();
-        if let Some(Marks(mark)) = &mut self.marks {
+        if let Some(mark) = &mut self.marks {
             mark(&mut snapshot);
         }
         snapshot
@@ -169,19 +152,15 @@ impl Live {
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Finds the processes that have device files open. On a machine without device files, only updates the process
-    /// tree.
+    /// Finds the processes that have device files open.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
             let level = self.unattributed.entry(gpu.index).or_default();
             has_grown |= unattributed_bytes(gpu).is_some_and(|bytes| rises(level, bytes));
         }
-        let now_ns = host::read_clocks().boottime_ns;
-        if !self.processes.has_gpu_device_files() {
-            self.holders.refresh_tree(now_ns);
-        } else {
-            self.holders.refresh(now_ns, has_grown);
+        if self.processes.has_gpu_device_files() {
+            self.holders.refresh(host::read_clocks().boottime_ns, has_grown);
             self.host.unread_processes = self.holders.unread();
         }
     }
@@ -192,7 +171,7 @@ impl Live {
         listed.sort_unstable();
         listed.dedup();
         let is_listed = |pid: u32| listed.binary_search(&pid).is_ok();
-        let shown = self.shown.as_mut().map(|Shown(pids)| pids()).unwrap_or_default();
+        let shown = self.shown.as_mut().map(|pids| pids()).unwrap_or_default();
         let mut hidden = [self.holders.pids(), shown.clone()].concat();
         hidden.sort_unstable();
         hidden.dedup();
@@ -201,12 +180,8 @@ impl Live {
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
         // A process that NVML does not list is shown only while it has a GPU device file open.
-        sample.processes.retain_mut(|process| {
-            if is_listed(process.pid) {
-                return true;
-            }
-            self.add_mapped(process);
-            holds_files(process) || shown.contains(&process.pid)
+        sample.processes.retain(|process| {
+            is_listed(process.pid) || holds_files(process) || shown.contains(&process.pid)
         });
         sample.gone.retain(|&pid| is_listed(pid));
         sample.unreadable.retain(|&(pid, _)| is_listed(pid));
@@ -241,14 +216,6 @@ impl Live {
         );
         processes.sort_unstable_by_key(|process| process.pid);
         processes
-    }
-
-    fn add_mapped(&self, process: &mut Process) {
-        if let Some(mapped) = self.holders.mapped_files(process) {
-            let open = process.gpu_files.iter().flat_map(|files| files.iter());
-            let files: BTreeSet<_> = open.chain(mapped.iter()).cloned().collect();
-            process.gpu_files = Some(files.into_iter().collect());
-        }
     }
 
     pub fn host(&self) -> &Host {
@@ -358,6 +325,66 @@ fn doubt(process: &Process, named_ticks: Option<u64>, trust: PidTrust) -> Option
     }
 }
 
+/// Sampling interval while a user waits for a process to exit.
+const FAST: Duration = Duration::from_millis(250);
+
+/// A timer for samples at regular intervals. The caller passes in the current time.
+#[derive(Clone, Copy, Debug)]
+struct SampleTimer {
+    interval: Duration,
+    is_fast: bool,
+    /// When the last sample was due, or `None` before the first sample.
+    last: Option<Instant>,
+    due: Instant,
+}
+
+impl SampleTimer {
+    /// Creates a timer whose first sample is due immediately.
+    fn new(interval: Duration, now: Instant) -> Self {
+        Self { interval, is_fast: false, last: None, due: now }
+    }
+
+    fn wait(&self, now: Instant) -> Duration {
+        self.due.saturating_duration_since(now)
+    }
+
+    fn record_sample(&mut self, now: Instant) {
+        // If a sample took longer than the interval, later intervals are not shortened.
+        let due = (self.due + self.current()).max(now);
+        self.last = Some(self.due.min(now));
+        self.due = due;
+    }
+
+    /// Changes the interval. The current interval still counts from the last sample.
+    fn set_interval(&mut self, interval: Duration) {
+        self.interval = interval;
+        self.replan();
+    }
+
+    /// Starts or stops fast sampling. When it starts, a sample is due immediately.
+    fn set_fast(&mut self, is_fast: bool, now: Instant) {
+        if self.is_fast == is_fast {
+            return;
+        }
+        self.is_fast = is_fast;
+        if is_fast {
+            self.due = self.due.min(now);
+        } else {
+            self.replan();
+        }
+    }
+
+    fn replan(&mut self) {
+        if let Some(last) = self.last {
+            self.due = last + self.current();
+        }
+    }
+
+    fn current(&self) -> Duration {
+        if self.is_fast { self.interval.min(FAST) } else { self.interval }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,5 +466,62 @@ mod tests {
         assert_eq!(ticks(1_000_000_000, 100), 100);
         assert_eq!(ticks(1_001_000_000, 100), 101);
         assert_eq!(ticks(0, 100), 0);
+    }
+
+    const fn milliseconds(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// Returns a timer with an interval of 2 s, and the time at which its first sample was taken.
+    fn started_timer() -> (SampleTimer, Instant) {
+        let start = Instant::now();
+        let mut timer = SampleTimer::new(milliseconds(2000), start);
+        assert_eq!(timer.wait(start), Duration::ZERO);
+        timer.record_sample(start);
+        (timer, start)
+    }
+
+    #[test]
+    fn samples_are_regular_and_missed_ones_are_skipped() {
+        let (mut timer, start) = started_timer();
+        assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
+        // If a sample is 300 ms late, the next one is still on schedule.
+        let late = start + milliseconds(2300);
+        timer.record_sample(late);
+        assert_eq!(timer.wait(late), milliseconds(1700));
+        // If a sample is late by several intervals, only one sample is due.
+        let stopped = start + milliseconds(60_000);
+        timer.record_sample(stopped);
+        assert_eq!(timer.wait(stopped), Duration::ZERO);
+        timer.record_sample(stopped);
+        assert_eq!(timer.wait(stopped), milliseconds(2000));
+    }
+
+    #[test]
+    fn a_new_interval_starts_from_the_last_sample() {
+        let (mut timer, start) = started_timer();
+        let now = start + milliseconds(700);
+        timer.set_interval(milliseconds(500));
+        assert_eq!(timer.wait(now), Duration::ZERO);
+        timer.set_interval(milliseconds(10_000));
+        assert_eq!(timer.wait(now), milliseconds(9300));
+    }
+
+    #[test]
+    fn fast_sampling_starts_at_once_and_ends_on_request() {
+        let (mut timer, start) = started_timer();
+        let now = start + milliseconds(700);
+        timer.set_fast(true, now);
+        assert_eq!(timer.wait(now), Duration::ZERO);
+        timer.record_sample(now);
+        assert_eq!(timer.wait(now), milliseconds(250));
+        // A repeated control must not trigger a sample.
+        timer.set_fast(true, now);
+        assert_eq!(timer.wait(now), milliseconds(250));
+        timer.set_interval(milliseconds(100));
+        assert_eq!(timer.wait(now), milliseconds(100));
+        timer.set_interval(milliseconds(2000));
+        timer.set_fast(false, now);
+        assert_eq!(timer.wait(now), milliseconds(2000));
     }
 }

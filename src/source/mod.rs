@@ -1,18 +1,16 @@
 //! Sources of snapshots.
 //!
-//! Other modules use the trait [`Source`], which returns snapshots. `live` joins NVML and /proc, at intervals that
-//! `sample_timer` determines. `kernel_poller` reads the files of notebook kernels and queries their servers.
-//! `named_pids` remembers the processes whose pids NVML listed. `replay` plays recordings at times that `playback`
-//! determines. `remote` reads the snapshots of another machine. `nvml` makes all NVML calls.
+//! Other modules use the trait [`Source`], which returns snapshots. `live` joins NVML and /proc at regular intervals.
+//! `kernel_poller` reads the files of notebook kernels and queries their servers. `named_pids` remembers the processes
+//! whose pids NVML listed. `replay` plays recordings. `remote` reads the snapshots of another machine. `nvml` makes all
+//! NVML calls.
 
 mod kernel_poller;
 pub mod live;
 mod named_pids;
 pub mod nvml;
-pub mod playback;
 pub mod remote;
 pub mod replay;
-mod sample_timer;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -79,7 +79,6 @@ pub struct SampledGpu {
     pub process_utilization: Option<bool>,
 }
 
-#[derive(Debug)]
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
@@ -92,7 +91,6 @@ pub struct Nvml {
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
-#[derive(Debug)]
 struct Reopening {
     why: String,
     last_try: Instant,
@@ -104,12 +102,6 @@ struct OpenedNvml {
     driver: Driver,
     errors: Vec<ReadError>,
     gpus: u32,
-}
-
-impl std::fmt::Debug for OpenedNvml {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opened").field("gpus", &self.gpus).finish_non_exhaustive()
-    }
 }
 
 impl Nvml {
@@ -200,22 +192,16 @@ impl Nvml {
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
-            Some(Ok(Ok(opened))) => match start_readers(&opened) {
-                Ok(gpus) => {
-                    self.gpus = gpus;
-                    self.driver = opened.driver;
-                    self.errors = opened.errors;
-                    self.away = None;
-                    return None;
+            Some(Ok(opened)) => {
+                match opened.and_then(|opened| Ok((start_readers(&opened)?, opened))) {
+                    Ok((gpus, opened)) => {
+                        (self.gpus, self.driver, self.errors) =
+                            (gpus, opened.driver, opened.errors);
+                        self.away = None;
+                        return None;
+                    }
+                    Err(error) => (away.why, away.attempt) = (error.to_string(), None),
                 }
-                Err(error) => {
-                    away.why = error.to_string();
-                    away.attempt = None;
-                }
-            },
-            Some(Ok(Err(error))) => {
-                away.why = error.to_string();
-                away.attempt = None;
             }
             Some(Err(NoAnswer::Never)) => away.attempt = None,
             Some(Err(NoAnswer::Late)) => {}
