@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `proc` | a process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; `tree` contains parents and descendants; other modules parse individual files |
+//! | `proc` | a process, from /proc: [`Processes`] is the table that a live source keeps between samples; `visit` reads the files of one process; `tree` contains parents and descendants; other modules parse individual files |
 //! | `gpu` | device files and the processes that hold them ([`Holders`]), the kernel module, MPS, PCI |
 //! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, memory, ownership of paths |
@@ -17,6 +17,7 @@
 //! Display code escapes control characters.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use rustix::io::Errno;
 
@@ -32,11 +33,9 @@ mod gpu {
     pub(super) mod driver;
     pub(super) mod gpu_files;
     pub(super) mod holders;
-    pub(super) mod mapped_devices;
 }
 
 mod machine {
-    pub(super) mod available_memory;
     pub(super) mod clocks;
     pub(super) mod load;
     pub(super) mod mounts;
@@ -51,22 +50,17 @@ mod owner {
     pub(super) mod names;
     pub(super) mod place;
     pub(super) mod reservations;
-    pub(super) mod users;
 }
 
 mod proc {
-    pub(super) mod checkpoint;
     pub(super) mod cmdline;
-    pub(super) mod entry;
     pub(super) mod environ;
-    pub(super) mod environment;
     pub(super) mod folder;
     pub(super) mod framework;
     pub(super) mod guarded;
     pub(super) mod memory_reader;
     pub(super) mod notebook;
     pub(super) mod opened_process;
-    pub(super) mod parent;
     pub(super) mod processes;
     pub(super) mod relatives;
     pub(super) mod sockets;
@@ -85,13 +79,12 @@ pub use gpu::driver::{
 };
 pub use gpu::gpu_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
-pub use machine::available_memory::{
-    read_available_memory, read_certain_memory, read_total_memory,
-};
 pub use machine::clocks::{
     Clocks, Platform, read_boot_time, read_clocks, read_host, read_platform, read_time,
 };
-pub use machine::load::{CpuTicks, read_load};
+pub use machine::load::{
+    CpuTicks, read_available_memory, read_certain_memory, read_load, read_total_memory,
+};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
 pub use machine::output_file::{OutputFile, open_output, replace_file};
 pub use machine::ownership::{
@@ -100,14 +93,14 @@ pub use machine::ownership::{
 pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };
+pub use owner::names::{Users, is_unknown_user};
 pub use owner::reservations::Reservations;
-pub use owner::users::{Users, is_unknown as is_unknown_user};
-pub use proc::checkpoint::{CheckpointFacts, read_checkpoint_facts};
 pub use proc::cmdline::parse_cmdline;
-pub use proc::environment::read_environment;
+pub use proc::environ::read_environment;
 pub use proc::guarded::{
-    Guarded, ListedProcess, Ourselves, descends_from, read_all, read_guarded, read_ourselves,
-    read_signal_masks, read_state, read_wait_channel,
+    CheckpointFacts, Guarded, ListedProcess, Ourselves, descends_from, read_all,
+    read_checkpoint_facts, read_guarded, read_ourselves, read_signal_masks, read_state,
+    read_wait_channel,
 };
 pub use proc::memory_reader::{read_memory_by_child, serves_memory};
 pub use proc::notebook::parse_kernel;
@@ -115,7 +108,6 @@ pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
-/// Paths at which the file systems of the machine are mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     pub proc: PathBuf,
@@ -143,6 +135,16 @@ pub enum HostError {
         path.display()
     )]
     Hidden { path: PathBuf },
+}
+
+fn parse_number<T: FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Returns the start of a text, which has at most `limit` bytes.
+fn truncate(text: &str, limit: usize) -> &str {
+    let end = (0..=limit.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn remedy(errno: Errno) -> &'static str {

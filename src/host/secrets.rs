@@ -1,9 +1,7 @@
 //! Masks secrets in command lines and environments, so that snapshots, reports and recordings do not contain them.
 //!
-//! Users start servers with arguments such as `--IdentityProvider.token=…` and `--api-key …`, and with scripts such
-//! as `HF_TOKEN=… vllm`. Other users can read command lines in the process list anyway, but recordings are attached
-//! to tickets and kept for years. The value of a secret is therefore replaced by `***` as soon as a command line has
-//! been read. The name of the secret remains.
+//! Other users can read command lines in the process list anyway, but recordings are attached to tickets and kept for
+//! years. The value of a secret is therefore replaced by `***` as soon as it has been read. Its name remains.
 //!
 //! The value of an option or variable is masked unless the name is known to be harmless, or the value has a harmless
 //! form such as a short number, a path or an address. Elsewhere, a secret is recognised by its name, its form, or its
@@ -27,13 +25,10 @@ const LONGEST_NAME: usize = 128;
 /// text of many `=` or `:` would be quadratic.
 const LONGEST_OPAQUE: usize = 512;
 
-/// Minimum length of a value that is masked only because of its form.
 const SHORTEST_OPAQUE: usize = 20;
 
-/// Minimum length of a segment of a URL's path that is masked only because of its form.
 const SHORTEST_SEGMENT: usize = 16;
 
-/// Minimum number of hexadecimal digits in a hash.
 const SHORTEST_HASH: usize = 32;
 
 /// Minimum length of a password after `name:`. A shorter word is a tag, as in `mixtral:8x7b`.
@@ -60,6 +55,7 @@ struct Table {
     before_many: HashSet<String>,
     about: HashSet<String>,
     switches: HashSet<String>,
+    recorded_variables: Vec<String>,
     variables: HashSet<String>,
     variable_families: Vec<String>,
     harmless: Vec<String>,
@@ -112,6 +108,11 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     }
 }
 
+/// Returns the variables whose values snapshots contain.
+pub(super) fn recorded_variables() -> impl Iterator<Item = &'static str> {
+    TABLE.recorded_variables.iter().map(String::as_str)
+}
+
 pub(super) fn is_harmless_variable(name: &str) -> bool {
     let families = &TABLE.variable_families;
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
@@ -128,7 +129,8 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
 
 #[derive(Default)]
 struct SecretScan {
-    follows: Follows,
+    /// Secrecy of the next word, if this or an earlier word decides it.
+    follows: Option<Secrecy>,
     option: Option<&'static str>,
     /// Whether `-p` of the running program is followed by a name or a port rather than a password.
     has_no_password: bool,
@@ -139,15 +141,7 @@ struct SecretScan {
     is_script: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Follows {
-    #[default]
-    Nothing,
-    Value(Secrecy),
-}
-
 impl SecretScan {
-    /// Returns the argument with its secrets masked, or `None` if it contains none.
     fn hide_argument(&mut self, argument: &str) -> Option<String> {
         let is_short = argument.starts_with('-') && !argument.starts_with("--");
         let is_script = std::mem::replace(&mut self.is_script, is_short && argument.ends_with('c'));
@@ -168,10 +162,9 @@ impl SecretScan {
     /// masked. The word is part of a text that may already be partly masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
-            self.follows = Follows::Nothing;
+            self.follows = None;
             return None;
         }
-        // Ignore quotes and brackets before the word, and punctuation after it.
         let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
         let (before, bare) = word.split_at(word.len() - bare.len());
         let bare = bare.trim_end_matches([';', ')', ',']);
@@ -199,9 +192,9 @@ impl SecretScan {
         }
         match follows {
             // Matches `HF_TOKEN` in `-genv HF_TOKEN X`.
-            Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
+            Some(Secrecy::Unknown) if is_name_of_secret(word) => {}
             // A word that starts with `-` is another option, so the preceding option has no value.
-            Follows::Value(verdict) if !word.starts_with('-') => {
+            Some(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
                 }
@@ -219,7 +212,7 @@ impl SecretScan {
         }
         self.has_no_password |= TABLE.not_before_password.contains(program);
         if TABLE.before_secret.contains(word) || is_name_of_secret(word) {
-            self.follows = Follows::Value(Secrecy::Secret);
+            self.follows = Some(Secrecy::Secret);
             return Some(None);
         }
         self.is_login |= word == "login";
@@ -227,7 +220,7 @@ impl SecretScan {
             && let Some(value) = word.strip_prefix(option)
         {
             if value.is_empty() {
-                self.follows = Follows::Value(Secrecy::Secret);
+                self.follows = Some(Secrecy::Secret);
                 return Some(None);
             }
             // A port, a number of rows or a mapped folder is not a secret.
@@ -236,7 +229,7 @@ impl SecretScan {
         }
         if word.starts_with('-') && !word.contains(['=', ':', '%', ' ']) {
             if word != "-p" || !self.has_no_password {
-                self.follows = Follows::Value(judge_option(word));
+                self.follows = Some(judge_option(word));
             }
             return Some(mask(word, &find_tokens(word)));
         }
@@ -244,7 +237,7 @@ impl SecretScan {
             return hide_as(Secrecy::IfPair, pair)
                 .map(|pair| Some(format!("{}{pair}", &word[..2])));
         }
-        let is_named = matches!(follows, Follows::Value(verdict) if verdict < Secrecy::Unknown);
+        let is_named = matches!(follows, Some(verdict) if verdict < Secrecy::Unknown);
         hide_argument_by_form(word).filter(|_| !is_named).map(Some)
     }
 }
@@ -292,26 +285,23 @@ fn is_name_of_secret(word: &str) -> bool {
 }
 
 /// Returns how the end of a word affects the next word, as in `Bearer` or `"Authorization: Bearer`.
-fn effect_on_next(word: &str) -> Follows {
+fn effect_on_next(word: &str) -> Option<Secrecy> {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
-        Follows::Value(judge_option(last))
+        Some(judge_option(last))
     } else if last.eq_ignore_ascii_case("bearer") {
-        Follows::Value(Secrecy::Secret)
+        Some(Secrecy::Secret)
     } else if last.eq_ignore_ascii_case("basic") {
-        Follows::Value(Secrecy::IfOpaque)
+        Some(Secrecy::IfOpaque)
     } else {
-        Follows::Nothing
+        None
     }
 }
 
-/// Masks the value of an assignment such as `--token=a b` or `TOKEN=a b`.
 fn hide_assigned(argument: &str) -> Option<String> {
     let (name, value) = assignment(argument)?;
     let within = || match (assignment(value), value.contains(char::is_whitespace)) {
-        // Matches `--args="--token x"`.
         (_, true) => hide_in_text(value),
-        // Matches `--env=NAME=x`.
         (Some((inner, value)), false) => Some(format!("{inner}={}", hide_named(inner, value)?)),
         (None, false) => None,
     };
@@ -372,7 +362,6 @@ fn word_end(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// Masks secrets that can be recognised inside a word or text, such as values after names, URLs, tokens and keys.
 fn hide_in_word(text: &str) -> Option<String> {
     let values = mask(text, &find_values(text));
     let text = values.as_deref().unwrap_or(text);
@@ -390,7 +379,6 @@ fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     (!secrets.is_empty()).then(|| masked + &text[done..])
 }
 
-/// Masks the part of a value that is secret according to `verdict`. Returns `None` if there is no such part.
 fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
     secret_part(verdict, value)
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
@@ -619,7 +607,6 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
     let verdict = match words(name).last() {
         Some(last) if is_call && TABLE.calls.contains(last) => Secrecy::Secret,
-        // Matches `?key=…`.
         Some(last) if matches!(previous, Some('?' | '&')) && last == "key" => Secrecy::Secret,
         _ => judge(name),
     };
@@ -653,7 +640,6 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
             _ => value.find(['"', '\'', '\n', ',']),
         }
     } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
-        // Ignore a quote that is not closed.
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
@@ -715,7 +701,6 @@ fn judge_option(name: &str) -> Secrecy {
     }
 }
 
-/// Returns whether a name of several words starts like a switch, such as `--use-auth-token`.
 fn is_switch(words: &[String]) -> bool {
     words.len() > 1 && TABLE.switches.contains(&words[0])
 }

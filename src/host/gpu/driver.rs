@@ -11,18 +11,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::host::proc::folder::{Folder, read_start, read_text};
+use crate::host::proc::folder::{Folder, ProcEntry, read_start, read_text};
 use crate::host::proc::framework::mapped_path;
 
-/// Maximum number of bytes read from the version file, which has two or three lines.
 const VERSION_BYTES: u64 = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelModule {
-    Loaded {
-        /// A version such as `580.159.03`, or `None` if the file has an unknown format.
-        version: Option<Arc<str>>,
-    },
+    Loaded { version: Option<Arc<str>> },
     Absent,
     Unreadable,
 }
@@ -51,7 +47,6 @@ fn is_version(word: &str) -> bool {
             .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// NVIDIA's PCI vendor id.
 const NVIDIA: &str = "0x10de";
 /// Prefix of the PCI class of display controllers. VGA controllers have class 0x0300, GPUs without video outputs
 /// 0x0302.
@@ -103,8 +98,7 @@ fn read_gpus(devices: &Path) -> Option<Vec<PciGpu>> {
 
 /// Value of `comm` of both daemons. The kernel truncates `comm` to 15 bytes.
 const MPS_COMM: &[u8] = b"nvidia-cuda-mps";
-const MAX_TRIED: usize = 1 << 16;
-const START_BYTES: u64 = 64;
+const COMM_BYTES: usize = 64;
 const COMMAND_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,26 +113,17 @@ pub struct MpsDaemons {
 /// cannot be listed.
 pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     let mut daemons = MpsDaemons::default();
-    let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {
-        let name = entry.file_name();
-        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-    });
-    for process in processes.take(MAX_TRIED) {
-        let folder = process.path();
-        // `comm` cannot be read if the process has exited or `hidepid` hides its files.
-        let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
-        if !comm.starts_with(MPS_COMM) {
+    let mut content = Vec::new();
+    for ProcEntry { pid, .. } in Folder::list(proc).and_then(|proc| proc.processes()).ok()? {
+        // The files cannot be read if the process has exited or `hidepid` hides them.
+        let Ok(folder) = Folder::open(proc, pid) else { continue };
+        if folder.read(c"comm", &mut content, COMM_BYTES).is_err()
+            || !content.starts_with(MPS_COMM)
+            || folder.read(c"cmdline", &mut content, COMMAND_BYTES).is_err()
+        {
             continue;
         }
-        let pid = process.file_name().to_str().and_then(|pid| pid.parse().ok());
-        let opened = pid.and_then(|pid| Folder::open(proc, pid).ok());
-        let mut command = Vec::new();
-        let read = opened
-            .is_some_and(|folder| folder.read(c"cmdline", &mut command, COMMAND_BYTES).is_ok());
-        if !read {
-            continue;
-        }
-        let program = command.split(|&byte| byte == 0).next().unwrap_or_default();
+        let program = content.split(|&byte| byte == 0).next().unwrap_or_default();
         match program.rsplit(|&byte| byte == b'/').next() {
             Some(b"nvidia-cuda-mps-control") => daemons.controls += 1,
             Some(b"nvidia-cuda-mps-server") => daemons.servers += 1,
@@ -148,11 +133,10 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     Some(daemons)
 }
 
-/// Maximum number of bytes read from gpumem's maps, which list about a hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// Returns the path of a library that gpumem has loaded, which the loader does not report: the first file mapped by gpumem for which `is_wanted` returns `true`, or `None` if there is none or the
-/// maps cannot be read.
+/// Returns the first file mapped by gpumem for which `is_wanted` returns `true`, or `None` if there is none or the maps
+/// cannot be read. The loader does not report the paths of loaded libraries.
 pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{self, Errno};
 
-use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
+use crate::host::{Roots, parse_number};
 use crate::model::device_file::minor_number;
 
 /// Maximum number of file descriptors read from a process, which can have a million. The driver usually opens its
@@ -27,18 +27,10 @@ const DESCRIPTORS: usize = 64 << 10;
 /// the limit on open files.
 const ALWAYS_READ: usize = 1024;
 
-/// Number of file descriptors that one sample may read beyond the first [`ALWAYS_READ`] of each process. Reading the
-/// default number takes about half a second. Without this limit, processes with many descriptors could delay samples.
-#[derive(Debug)]
-pub(in crate::host) struct DescriptorBudget(usize);
+/// Number of file descriptors that one sample may read beyond the first [`ALWAYS_READ`] of each process. Reading this
+/// many takes about half a second. Without this limit, processes with many descriptors could delay samples.
+pub(in crate::host) const DESCRIPTOR_BUDGET: usize = 256 << 10;
 
-impl Default for DescriptorBudget {
-    fn default() -> Self {
-        Self(256 << 10)
-    }
-}
-
-/// Maximum number of device files kept for a process.
 const FILES: usize = 256;
 
 /// Returns whether a name below `/dev` belongs to an NVIDIA GPU. Examples are `nvidia0`, `nvidiactl`, `nvidia-uvm`,
@@ -89,38 +81,41 @@ pub(in crate::host) struct Sockets {
     pub is_partial: bool,
 }
 
-/// Reads which sockets and which GPU device files below `dev` a process holds open.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
-    read_held_within(&mut DescriptorBudget::default(), folder, dev)
+    read_held_within(&mut DESCRIPTOR_BUDGET.clone(), folder, dev)
 }
 
 /// Reads the same as [`read_held`], but with a budget that several processes share.
 pub(in crate::host) fn read_held_within(
-    budget: &mut DescriptorBudget,
+    budget: &mut usize,
     folder: &Folder,
     dev: &Path,
 ) -> io::Result<HeldFiles> {
     let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
         return Ok(HeldFiles::default());
     };
-    let mut files = Files::under(dev);
+    let dev = dev.as_os_str().as_bytes();
+    let mut paths: Vec<Arc<str>> = Vec::new();
     let mut sockets = Sockets::default();
-    let limit = DESCRIPTORS.min(ALWAYS_READ + budget.0);
+    let limit = DESCRIPTORS.min(ALWAYS_READ + *budget);
     let mut read_count: usize = 0;
     let walk = walk(&descriptors, limit, |target| {
         read_count += 1;
         if let Some(inode) = parse_socket(target) {
             sockets.inodes.push(inode);
-        } else {
-            files.add(target);
+        } else if is_gpu_file_under(dev, target) && paths.len() < FILES {
+            let path = String::from_utf8_lossy(target);
+            if let Err(at) = paths.binary_search_by(|listed| (**listed).cmp(&*path)) {
+                paths.insert(at, Arc::from(&*path));
+            }
         }
         true
     })?;
-    budget.0 = budget.0.saturating_sub(read_count.saturating_sub(ALWAYS_READ));
+    *budget = budget.saturating_sub(read_count.saturating_sub(ALWAYS_READ));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
         // A partial read can prove that a process holds a device file, but not that it holds none.
-        gpu_files: (walk == Walk::Whole || !files.paths.is_empty()).then(|| files.paths.into()),
+        gpu_files: (walk == Walk::Whole || !paths.is_empty()).then(|| paths.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
@@ -142,27 +137,6 @@ pub(in crate::host) fn holds_gpu_file(
     Ok(((holds || walk == Walk::Whole).then_some(holds), read_count))
 }
 
-#[derive(Debug)]
-pub(in crate::host) struct Files<'a> {
-    dev: &'a [u8],
-    pub paths: Vec<Arc<str>>,
-}
-
-impl<'a> Files<'a> {
-    pub(in crate::host) fn under(dev: &'a Path) -> Self {
-        Self { dev: dev.as_os_str().as_bytes(), paths: Vec::new() }
-    }
-
-    pub(in crate::host) fn add(&mut self, target: &[u8]) {
-        if self.paths.len() < FILES && is_gpu_file_under(self.dev, target) {
-            let file = String::from_utf8_lossy(target);
-            if let Err(at) = self.paths.binary_search_by(|listed| (**listed).cmp(&*file)) {
-                self.paths.insert(at, Arc::from(&*file));
-            }
-        }
-    }
-}
-
 fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
     let name = target.strip_prefix(dev).and_then(|name| name.strip_prefix(b"/"));
     name.is_some_and(is_gpu_file)
@@ -173,7 +147,6 @@ enum Walk {
     Whole,
     /// `each` returned `false`, or the process has more file descriptors than the limit.
     Partial,
-    /// The kernel denied reading the file descriptors.
     Refused,
 }
 
@@ -195,7 +168,6 @@ fn walk(
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
             Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
-            // The file descriptor was closed after it was listed.
             Err(_) => {}
         }
         walk == Walk::Whole
@@ -207,14 +179,12 @@ fn walk(
 }
 
 fn parse_socket(target: &[u8]) -> Option<u64> {
-    let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
-    std::str::from_utf8(number).ok()?.parse().ok()
+    parse_number(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
 }
 
 // Permissions are checked without opening the files, because opening a GPU's device file can wake a suspended GPU. A
 // container's device rules can deny access despite the permissions.
 
-/// Maximum number of device files listed.
 const MAX_LISTED: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -222,7 +192,6 @@ pub struct DeviceFile {
     pub name: String,
     pub mode: u32,
     pub gid: u32,
-    /// Whether the current user may read and write the file.
     pub usable: bool,
 }
 
@@ -289,7 +258,7 @@ mod tests {
                 fake.link(pid, &format!("fd/{number}"), format!("socket:[{number}]"));
             }
         }
-        let mut budget = DescriptorBudget(500);
+        let mut budget = 500;
         let mut read = |pid| {
             let folder = Folder::open(&fake.proc, pid).unwrap();
             let held = read_held_within(&mut budget, &folder, &fake.dev).unwrap();

@@ -9,9 +9,9 @@
 //! - new processes at every listing during their first 45 seconds, because a program loads before it opens the device;
 //! - all processes except kernel threads every half minute.
 //!
-//! A caller that cannot attribute some memory to a process requests a read of all processes. A requested read
-//! includes the memory maps of processes that hold no device file open (`mapped_devices`). If a read exceeds the
-//! limit on file descriptors, the next sample continues the read.
+//! A caller that cannot attribute some memory to a process requests a read of all processes. If a read exceeds the
+//! limit on file descriptors, the next sample continues the read. A process that has a device file mapped, but not open,
+//! is not found, and its memory remains unattributed.
 //!
 //! **Identity.** The kernel can reuse a pid between two samples, and results about the old process must not be used
 //! for the new one. A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode
@@ -22,16 +22,11 @@
 //!
 //! [`Holders::unread`] counts the processes whose file descriptors could not be read.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use rustix::fs::{Access, access};
 use rustix::io;
 
-use crate::deadline::{ANSWER_TIME, NoAnswer, Task};
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::holds_gpu_file;
-use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, start_search};
 use crate::host::proc::folder::{Folder, MAX_PROCESSES, ProcEntry, if_readable, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, find_remaining_thread, parse_stat};
 use crate::host::proc::tree::{Tree, WatchedUsage};
@@ -43,7 +38,6 @@ const LIST_NS: u64 = 5 * SECOND_NS;
 
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// Minimum interval between two full reads requested by the caller.
 const REQUEST_NS: u64 = 5 * SECOND_NS;
 
 /// Time for which a process is treated as new and read at every listing.
@@ -61,22 +55,16 @@ pub struct Holders {
     /// Pid of gpumem in this /proc. gpumem itself holds device files open and is excluded.
     pub(in crate::host) own_pid: Option<u32>,
     table: Vec<KnownHolder>,
-    /// Sequence number of the current or last read of all processes.
     round: u32,
     is_under_way: bool,
-    /// Whether the caller requested the current read of all processes. If so, memory maps are read, too.
-    wants_maps: bool,
-    /// Whether a request of the caller for a read of all processes is pending.
     is_asked: bool,
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
-    /// Maximum number of file descriptors read in one sample. It is [`DESCRIPTORS`] except in tests.
     descriptor_limit: usize,
-    search: Option<Task<MappedDevices>>,
-    mapped: Vec<Mapped>,
     unread: Option<u32>,
     tree: Tree,
+    tree_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,9 +83,7 @@ struct KnownHolder {
 enum HolderState {
     Holds,
     Free,
-    /// Some file descriptors of the process could not be read.
     Unread,
-    /// A kernel thread, which never holds device files.
     Kernel,
 }
 
@@ -122,16 +108,14 @@ impl Holders {
             table: Vec::new(),
             round: 0,
             is_under_way: false,
-            wants_maps: false,
             is_asked: false,
             may_ask_ns: 0,
             due_ns: 0,
             list_ns: 0,
             descriptor_limit: DESCRIPTORS,
-            search: None,
-            mapped: Vec::new(),
             unread: None,
             tree: Tree::new(),
+            tree_ns: 0,
             roots,
         }
     }
@@ -139,8 +123,8 @@ impl Holders {
     /// Reads the file descriptors of new and due processes. If `read_all` is set, requests a read of all processes.
     /// Requests are granted at most every five seconds.
     ///
-    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). Between two listings, and
-    /// while /proc cannot be listed, the previous results remain, which can contain exited processes.
+    /// Between two listings, and while /proc cannot be listed, the previous results remain, which can contain exited
+    /// processes.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
         self.is_asked |= read_all;
@@ -149,7 +133,6 @@ impl Holders {
             if is_granted || boottime_ns >= self.due_ns {
                 self.round = self.round.wrapping_add(1).max(1);
                 self.is_under_way = true;
-                self.wants_maps = is_granted;
                 self.due_ns = boottime_ns.saturating_add(WHOLE_NS);
             }
             if is_granted {
@@ -157,33 +140,24 @@ impl Holders {
                 self.may_ask_ns = boottime_ns.saturating_add(REQUEST_NS);
             }
         }
-        if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
-            self.tree.update(&proc, &listing, boottime_ns);
+        // All processes are listed every five seconds, and in each sample while a read of all processes is in progress.
+        // After a failure, the next sample tries again.
+        if (self.is_under_way || boottime_ns >= self.list_ns)
+            && let Ok((proc, listing)) = self.list()
+        {
+            self.list_ns = boottime_ns.saturating_add(LIST_NS);
             let is_full_read = listing.len() < MAX_PROCESSES;
             let is_complete = self.read_due(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_complete {
                 self.is_under_way = false;
                 let is_counted = self.sees_all && is_full_read;
                 self.unread = is_counted.then(|| self.count_unread());
-                self.start_search();
             }
         }
-        // Wait briefly for the requested maps, because the caller may take only one sample.
-        self.finish_search(if read_all { ANSWER_TIME } else { Duration::ZERO });
-        let table = &self.table;
-        self.mapped.retain(|mapped| {
-            find(table, mapped.listed.pid).is_some_and(|row| row.listed == mapped.listed)
-        });
     }
 
-    /// Lists /proc if a listing is due, but reads no file descriptors. Used on machines without GPU device files.
-    pub fn refresh_tree(&mut self, boottime_ns: u64) {
-        if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
-            self.tree.update(&proc, &listing, boottime_ns);
-        }
-    }
-
-    /// Fills in the state of the descendants of each process. Lists /proc again if `processes` contains a new process.
+    /// Fills in the state of the descendants of each process. Lists /proc every five seconds, and if `processes`
+    /// contains a new process.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
@@ -195,10 +169,11 @@ impl Holders {
                 && Some(process.pid) != self.own_pid
                 && !self.tree.knows(process)
         };
-        if processes.iter().any(is_new)
+        if (boottime_ns >= self.tree_ns || processes.iter().any(is_new))
             && let Ok((proc, listing)) = self.list()
         {
-            self.tree.update(&proc, &listing, boottime_ns);
+            self.tree_ns = boottime_ns.saturating_add(LIST_NS);
+            self.tree.update(&proc, &listing, &watched, boottime_ns);
         }
         let proc = Folder::list(&self.roots.proc).ok();
         self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
@@ -210,20 +185,7 @@ impl Holders {
 
     pub fn pids(&self) -> Vec<u32> {
         let holders = self.table.iter().filter(|row| row.verdict == HolderState::Holds);
-        let open_pids = holders.map(|row| row.listed.pid);
-        let mapped_pids = self.mapped.iter().map(|row| row.listed.pid);
-        let mut pids: Vec<u32> = open_pids.chain(mapped_pids).collect();
-        pids.sort_unstable();
-        pids.dedup();
-        pids
-    }
-
-    /// Returns the GPU device files that `process` had mapped when its maps were last read. Returns `None` if it had
-    /// none mapped or if the pid has been reused.
-    pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
-        let index = self.mapped.binary_search_by_key(&process.pid, |mapped| mapped.listed.pid);
-        let mapped = self.mapped.get(index.ok()?)?;
-        (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
+        holders.map(|row| row.listed.pid).collect()
     }
 
     /// Returns how many processes had unreadable file descriptors at the last read of all processes. Kernel threads
@@ -236,17 +198,6 @@ impl Holders {
         let rows = self.table.iter();
         let rows = rows.filter(|row| row.verdict == HolderState::Unread);
         u32::try_from(rows.count()).unwrap_or(u32::MAX)
-    }
-
-    /// Lists all processes every five seconds, and in each sample while a read of all processes is in progress. After
-    /// a failure, the next sample tries again.
-    fn list_if_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
-        if !self.is_under_way && now_ns < self.list_ns {
-            return None;
-        }
-        let listed = self.list().ok()?;
-        self.list_ns = now_ns.saturating_add(LIST_NS);
-        Some(listed)
     }
 
     fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
@@ -284,7 +235,6 @@ impl Holders {
                 match (budget > 0).then(|| self.judge(proc, listed.pid)) {
                     Some(Ok((verdict, read_count))) => {
                         row = KnownHolder { verdict, round: self.round, read_ns: now_ns, ..row };
-                        // Opening the `fd` folder also costs a system call.
                         budget = budget.saturating_sub(read_count + 1);
                     }
                     // gpumem has reached its limit on open files. The next sample tries again.
@@ -298,11 +248,8 @@ impl Holders {
     }
 
     /// Returns whether a process holds a device file, and how many of its file descriptors were read. Returns an
-    /// error only if gpumem has reached its limit on open files. The tree must be up to date.
+    /// error only if gpumem has reached its limit on open files.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
-        if self.tree.nodes().get(&pid).is_some_and(|node| node.is_kernel) {
-            return Ok((HolderState::Kernel, 0));
-        }
         let read = |descriptors: io::Result<Folder>| match descriptors {
             Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev),
             Err(errno) if is_gone(errno) => Ok((Some(false), 0)),
@@ -312,10 +259,13 @@ impl Holders {
         if holds != Some(true) && read_count == 0 {
             // The files of an exiting process are visible only through another thread, if there is one.
             let mut content = [0; STAT_BYTES];
-            let stat = match proc.stat_of(pid, &mut content) {
+            let stat = match proc.file_of(pid, "stat", &mut content) {
                 Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
                 length => if_readable(length)?.and_then(|length| parse_stat(&content[..length])),
             };
+            if stat.as_ref().is_some_and(|stat| stat.is_kernel_thread) {
+                return Ok((HolderState::Kernel, 0));
+            }
             if let Some(stat) = stat.filter(|stat| stat.is_exiting) {
                 let folder = Folder::open(&self.roots.proc, pid).ok();
                 let thread = folder.and_then(|folder| find_remaining_thread(&folder, &stat));
@@ -330,44 +280,6 @@ impl Holders {
         };
         Ok((verdict, read_count))
     }
-
-    /// Starts reading memory maps. If the caller requested the read, the maps of all processes without open device
-    /// files are read. Otherwise, only the maps of processes that had device files mapped before are read.
-    fn start_search(&mut self) {
-        if self.search.is_some() {
-            return;
-        }
-        let listed: Vec<ProcEntry> = if self.wants_maps {
-            let candidates = self.table.iter().filter(|row| row.verdict == HolderState::Free);
-            candidates.map(|row| row.listed).collect()
-        } else {
-            self.mapped.iter().map(|mapped| mapped.listed).collect()
-        };
-        if !listed.is_empty() {
-            self.search = start_search(&self.roots, listed);
-        }
-    }
-
-    fn finish_search(&mut self, time: Duration) {
-        let Some(search) = &self.search else {
-            return;
-        };
-        let MappedDevices { mut mapped, stuck } = match search.wait(time) {
-            Err(NoAnswer::Late) => return,
-            result => result.unwrap_or_default(),
-        };
-        self.search = None;
-        // Processes in state D were skipped, so their previous results remain.
-        let is_stuck = |mapped: &Mapped| stuck.binary_search(&mapped.listed).is_ok();
-        mapped.extend(self.mapped.drain(..).filter(is_stuck));
-        mapped.sort_unstable_by_key(|mapped| mapped.listed.pid);
-        self.mapped = mapped;
-    }
-}
-
-fn find(table: &[KnownHolder], pid: u32) -> Option<&KnownHolder> {
-    let index = table.binary_search_by_key(&pid, |row| row.listed.pid);
-    table.get(index.ok()?)
 }
 
 #[cfg(test)]

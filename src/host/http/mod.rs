@@ -44,7 +44,6 @@ pub enum Endpoint {
     Unix(String),
 }
 
-/// Reason why a request got no valid answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("its process {pid} has just exited; try again")]
@@ -58,12 +57,7 @@ pub enum HttpError {
             "that requires root or its owner"
         }
     )]
-    NotListening {
-        pid: u32,
-        port: u16,
-        /// Whether it is certain that the process does not listen on the port.
-        is_known: bool,
-    },
+    NotListening { pid: u32, port: u16, is_known: bool },
     #[error(
         "its process {pid} is in a container's network namespace, which cannot be entered: \
         {errno}; that requires root on the host"
@@ -91,12 +85,10 @@ pub struct HttpResponse {
 #[derive(Debug)]
 pub struct HttpRequest<'a> {
     pub method: Method,
-    /// Absolute path with an optional query.
     pub path: &'a str,
     pub headers: HeaderMap,
     pub body: Option<&'a str>,
     pub limit_bytes: u64,
-    /// Maximum time from the start of connecting until the end of the answer.
     pub time: Duration,
 }
 
@@ -109,12 +101,10 @@ pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Str
 #[derive(Debug)]
 pub struct HttpClient {
     agent: Agent,
-    /// Scheme and address of the server, such as `http://127.0.0.1:8888`.
     base: String,
 }
 
 impl HttpClient {
-    /// Finds the address on which the server's process listens. Sends nothing.
     pub fn new(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();

@@ -9,17 +9,19 @@
 //! server's network namespace and connects. Other threads remain in gpumem's namespace.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -33,7 +35,6 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// Maximum length of a socket path including the final NUL byte (unix(7), `sun_path`).
 const SOCKET_BYTES: usize = 108;
 
 /// Returns the loopback address on which the server's process listens, and whether the process is in another network
@@ -136,7 +137,7 @@ impl ToServer {
                         is_known: holds_port.is_some(),
                     }));
                 }
-                Ok(Stream::Tcp(stream))
+                Ok(Stream(stream.into()))
             }
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
@@ -148,7 +149,7 @@ impl ToServer {
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
                     return Err(foreign(HttpError::ForeignSocket { path: path.clone() }));
                 }
-                Ok(Stream::Unix(stream))
+                Ok(Stream(stream))
             }
         }
     }
@@ -186,12 +187,12 @@ fn connect_within(
     connected.map_err(|error| failed(error.to_string()))
 }
 
-fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
+fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The timeout also applies to connecting, which blocks while the server's queue is full.
     set_socket_timeout(&socket, Timeout::Send, time)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 impl Connector for ToServer {
@@ -223,7 +224,6 @@ impl Resolver for ToServer {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
             RequestTarget::Tcp { address, .. } => *address,
-            // A Unix socket has no IP address, but the trait requires one.
             RequestTarget::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });
         Ok(addresses)
@@ -231,38 +231,17 @@ impl Resolver for ToServer {
 }
 
 #[derive(Debug)]
-pub enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+pub struct Stream(pub(in crate::host) OwnedFd);
 
 impl Stream {
-    /// Writes some of `output`. Waits at most `time`, or without limit if `time` is `None`.
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write(output)
-            }
-            Self::Unix(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write(output)
-            }
-        }
+        set_socket_timeout(&self.0, Timeout::Send, time)?;
+        Ok(send(&self.0, output, SendFlags::NOSIGNAL)?)
     }
 
-    /// Reads the available data. Waits at most `time`, or without limit if `time` is `None`.
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-        }
+        set_socket_timeout(&self.0, Timeout::Recv, time)?;
+        Ok(recv(&self.0, input, RecvFlags::empty())?.0)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The kernel's command line names the connection file, which contains the address and the signing key. `files`
 //! checks the connection file. As in `host::http`, the kernel's process is verified to hold the listening socket. A
-//! hostile kernel can send any answer at any time. Messages are therefore signed and verified (`message`), and the
-//! size and duration of an exchange are limited (`zmtp`).
+//! hostile kernel can send any answer at any time. Messages are therefore signed and verified. The signature
+//! covers the four dictionaries of a message (jupyter_client, "Messaging in Jupyter", "The wire protocol"). `zmtp` limits
+//! the size and duration of an exchange.
 //!
 //! The control channel is never used: a kernel answers there even while a cell runs, and the server would then
 //! consider the kernel idle. Errors contain no secrets.
@@ -11,12 +12,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ring::hmac;
-use serde::Deserialize;
+use ring::{hmac, rand};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use self::message::{Answer, sign, unique_id, verify};
 use self::zmtp::{DealerSocket, is_late};
 use super::files::{ShellEndpoint, read_shell_endpoint};
 use super::{ChannelError, KernelCandidate, ServerError, clip};
@@ -25,7 +25,6 @@ use crate::host::Roots;
 use crate::host::http::{HttpError, Listener, connect};
 use crate::host::proc::opened_process::OpenedProcess;
 
-mod message;
 mod zmtp;
 
 const READ_TIME: Duration = Duration::from_secs(1);
@@ -34,7 +33,6 @@ const EXPRESSION: &str = "gpumem";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evaluated {
-    /// Value of the expression as printed by `repr`.
     Value(String),
     Raised(String),
     /// The kernel dropped the queued requests because an earlier cell failed.
@@ -142,7 +140,6 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // Messages arrived, but none was a valid answer.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => to_channel_error(&error),
                     });
@@ -163,10 +160,6 @@ fn reply<T: DeserializeOwned>(answer: Answer, about: &str) -> Result<T, ChannelE
         return Err(garbage(&format!("a {}", answer.msg_type)));
     }
     serde_json::from_value(answer.content).map_err(|_| garbage("unexpected fields"))
-}
-
-fn new_id() -> Result<String, ChannelError> {
-    unique_id().ok_or_else(|| garbage("the system provides no random bytes for a request id"))
 }
 
 /// Reads the address and the key from the connection file named in the command line of the process.
@@ -206,5 +199,111 @@ fn to_channel_error(error: &std::io::Error) -> ChannelError {
         UnexpectedEof | ConnectionReset | BrokenPipe => ChannelError::Closed,
         InvalidData => garbage(&error.to_string()),
         _ => garbage(&format!("the connection failed ({error})")),
+    }
+}
+
+const DELIMITER: &[u8] = b"<IDS|MSG>";
+/// Protocol version in the headers of gpumem's messages. Version 5.3 has all features that gpumem uses.
+const VERSION: &str = "5.3";
+
+#[derive(Serialize)]
+struct Header<'a> {
+    msg_id: &'a str,
+    session: &'a str,
+    username: &'a str,
+    date: String,
+    msg_type: &'a str,
+    version: &'a str,
+}
+
+/// Received message whose signature is valid.
+struct Answer {
+    parent_id: String,
+    msg_type: String,
+    content: Value,
+}
+
+fn new_id() -> Result<String, ChannelError> {
+    let bytes = rand::generate::<[u8; 16]>(&rand::SystemRandom::new());
+    let bytes =
+        bytes.map_err(|_| garbage("the system provides no random bytes for a request id"))?;
+    Ok(hex(&bytes.expose()))
+}
+
+fn sign(
+    key: &hmac::Key,
+    (session, msg_id): (&str, &str),
+    msg_type: &str,
+    content: &Value,
+) -> serde_json::Result<Vec<Vec<u8>>> {
+    let date = jiff::Timestamp::now().to_string();
+    let header = Header { msg_id, session, username: "gpumem", date, msg_type, version: VERSION };
+    let signed = [
+        serde_json::to_vec(&header)?,
+        b"{}".to_vec(),
+        b"{}".to_vec(),
+        serde_json::to_vec(content)?,
+    ];
+    let signature = hex(hmac::sign(key, &signed.concat()).as_ref());
+    let mut parts = vec![DELIMITER.to_vec(), signature.into_bytes()];
+    parts.extend(signed);
+    Ok(parts)
+}
+
+fn verify(key: &hmac::Key, parts: &[Vec<u8>]) -> Result<Answer, &'static str> {
+    const NOT_JUPYTER: &str = "not a Jupyter message";
+    const FIELDS: &str = "unexpected fields";
+    let at = parts.iter().position(|part| part == DELIMITER).ok_or(NOT_JUPYTER)?;
+    let [signature, header, parent, metadata, content, ..] = &parts[at + 1..] else {
+        return Err(NOT_JUPYTER);
+    };
+    let signed = [header, parent, metadata, content].map(Vec::as_slice).concat();
+    unhex(signature)
+        .filter(|tag| hmac::verify(key, &signed, tag).is_ok())
+        .ok_or("it is not signed with the key in the connection file")?;
+    let parse = |part: &[u8]| serde_json::from_slice::<Value>(part).map_err(|_| FIELDS);
+    let msg_type = parse(header)?["msg_type"].as_str().ok_or(FIELDS)?.to_owned();
+    // The parent header is empty if the message is not an answer.
+    let parent_id = parse(parent)?["msg_id"].as_str().unwrap_or_default().to_owned();
+    Ok(Answer { parent_id, msg_type, content: parse(content)? })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok()
+    };
+    digits.chunks(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_messages_with_a_valid_signature_are_accepted() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"key");
+        let other_key = hmac::Key::new(hmac::HMAC_SHA256, b"yek");
+        let parts = sign(&key, ("s", "m"), "kernel_info_request", &json!({"a": 1})).unwrap();
+        let answer = verify(&key, &parts).ok().unwrap();
+        assert_eq!(
+            (answer.msg_type.as_str(), &answer.content),
+            ("kernel_info_request", &json!({"a": 1}))
+        );
+        assert!(verify(&other_key, &parts).is_err());
+        for at in 1..parts.len() {
+            for change in [&b""[..], b"x", b"{\"b\":1}", "\u{e9}\u{e9}".as_bytes()] {
+                let mut changed = parts.clone();
+                changed[at] = change.to_vec();
+                assert!(verify(&key, &changed).is_err(), "{at}");
+            }
+            assert!(verify(&key, &parts[..at]).is_err());
+        }
     }
 }

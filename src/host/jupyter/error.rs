@@ -1,8 +1,6 @@
 //! Defines the errors for a server that is unknown or did not answer, and for a kernel that cannot be contacted
 //! directly.
 
-use std::fmt;
-
 use rustix::io::Errno;
 
 use super::super::http::HttpError;
@@ -15,15 +13,10 @@ pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
     Read { path: String, errno: Errno },
     #[error(
-        "{path} contains too many files; remove the files of kernels and servers that have exited"
-    )]
-    TooMany { path: String },
-    #[error(
         "the environment of process {pid}, which names its server, cannot be read; that requires \
         root or its owner"
     )]
     Environment { pid: u32 },
-    /// The file belongs to another user or is not a regular file.
     #[error(
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
@@ -38,19 +31,11 @@ pub enum ServerError {
         "its server (process {pid}) is {application}, which leaves no file with its address; check \
         its own page or client"
     )]
-    Fileless {
-        pid: u32,
-        /// `voila` or `kernelgateway`.
-        application: &'static str,
-    },
-    #[error(
-        "its server (process {number}) has exited{}; shut the kernel down yourself",
-        Stale(file)
-    )]
+    Fileless { pid: u32, application: &'static str },
+    #[error("its server (process {number}) has exited; shut the kernel down yourself")]
     Gone {
         /// Pid of the server in its pid namespace.
         number: u32,
-        file: Option<String>,
     },
     #[error(
         "process {pid}, which it names as its parent, is another user's, and was not asked; check \
@@ -74,14 +59,12 @@ pub enum ServerError {
     Password,
     #[error("it refused {request}; check that its token is in its runtime file")]
     Refused { request: &'static str },
-    /// The server answered with a status from 300 to 399.
     #[error(
         "it redirected {request}, which gpumem does not follow; check which server listens there"
     )]
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
-    /// The answer is too long or does not have the expected content.
     #[error("its answer to {request} is not from Jupyter; check which server listens there")]
     NotJupyter { request: &'static str },
     #[error("it did not answer {request} in time; check whether it hangs")]
@@ -96,7 +79,6 @@ pub enum ServerError {
         "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
-    /// It is unknown whether another process is the kernel.
     #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }
@@ -135,15 +117,4 @@ pub enum ChannelError {
         /// Explanation, which may contain text from the kernel and must be escaped for a terminal.
         why: String,
     },
-}
-
-struct Stale<'a>(&'a Option<String>);
-
-impl fmt::Display for Stale<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(file) => write!(f, ", and {file} is stale"),
-            None => Ok(()),
-        }
-    }
 }

@@ -24,12 +24,11 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
-/// Maximum number of bytes read from a file. These files have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// Maximum number of entries read from a folder. A folder can contain the files of thousands of kernels.
+/// Maximum number of entries read from a folder, which can contain the files of thousands of kernels. Further entries are
+/// ignored.
 const ENTRIES: usize = 1 << 16;
 
-/// Content of a kernel's connection file, without the key.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
@@ -190,9 +189,6 @@ pub fn list_server_files(
         entries_left > 0
     });
     listed.map_err(failed)?;
-    if entries_left == 0 {
-        return Err(ServerError::TooMany { path: path.into() });
-    }
     Ok(files)
 }
 
@@ -279,7 +275,6 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
         || secrets::is_opaque(text)
 }
 
-/// Reads a file that belongs to the process's user. The path is resolved from the root directory of the process.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     Ok(read_with_mode(process, path)?.0)
 }

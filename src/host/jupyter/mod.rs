@@ -14,13 +14,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Roots;
 use super::http::{Endpoint, HeaderValue, Listener};
 use super::proc::notebook::{
     connection_argument, is_hub_server, is_server, may_be_marimo, parse_batch,
     parse_child_of_marimo, parse_console, parse_fileless_server, parse_kernel,
 };
 use super::proc::opened_process::{Environment, OpenedProcess};
+use super::{Roots, truncate};
 use crate::model::snapshot::Jupyter;
 
 mod channel;
@@ -38,7 +38,6 @@ pub use servers::{FoundServer, find_runtime_folders};
 use files::{ServerFile, read_connection, read_server_file, read_token};
 use relation::{Starter, find_starter, find_twin};
 
-/// Maximum length of text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
 /// Environment variables that batch systems set. A job may have been submitted from a kernel on another machine and
@@ -84,7 +83,6 @@ pub struct LocalKernel {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
     pub listener: Listener,
-    /// URL path of the server, which starts and ends with `/`.
     base_url: String,
     token: Option<Token>,
 }
@@ -128,7 +126,6 @@ impl Server {
 pub struct Token(Box<str>);
 
 impl Token {
-    /// Returns `None` if the text is empty.
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.into()))
     }
@@ -148,7 +145,6 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Returns whether a process with this command line can be a kernel, depending on its parent.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments) || connection_argument(arguments).is_some()
 }
@@ -237,7 +233,7 @@ impl LocalKernel {
         let starter = find_starter(roots, &process, number);
         self.note_starter(&starter);
         if matches!(starter, Starter::Gone) && self.server.take().is_some() {
-            self.fail(&ServerError::Gone { number, file: None });
+            self.fail(&ServerError::Gone { number });
         }
         true
     }
@@ -318,11 +314,7 @@ impl LocalKernel {
                 self.read_server(process, &environment, &starter, number)
             }
             Starter::Gone | Starter::Unknown if is_batch => Ok(()),
-            Starter::Gone => {
-                let folders = self.folders(&environment, None);
-                let file = find_server_file(process, &folders, number);
-                Err(ServerError::Gone { number, file: file.ok().flatten().map(|(path, _)| path) })
-            }
+            Starter::Gone => Err(ServerError::Gone { number }),
             Starter::Unknown => Err(ServerError::Unseen { number }),
         }
     }
@@ -361,7 +353,7 @@ impl LocalKernel {
             None if server.shares_root(process) => None,
             None => find_server_file(process, &folders, number)?,
         };
-        let Some((_, file)) = server_file else {
+        let Some(file) = server_file else {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
@@ -394,7 +386,6 @@ impl LocalKernel {
         Ok(())
     }
 
-    /// Makes the notebook's path relative to the server's root, as the server displays it.
     fn make_relative(&mut self, root: Option<&str>) {
         let within = root
             .zip(self.jupyter.notebook_path.as_deref())
@@ -422,17 +413,16 @@ impl LocalKernel {
     }
 }
 
-/// Returns the path and the content of the server's file. `number` is the pid of the server in its pid namespace.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
     number: u32,
-) -> Result<Option<(String, ServerFile)>, ServerError> {
+) -> Result<Option<ServerFile>, ServerError> {
     for folder in folders {
         for name in ["jpserver", "nbserver"] {
             let path = format!("{folder}/{name}-{number}.json");
             if let Some(file) = read_server_file(process, &path, number)? {
-                return Ok(Some((path, file)));
+                return Ok(Some(file));
             }
         }
     }
@@ -466,8 +456,7 @@ fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();
     }
-    let end = (0..=TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end));
-    format!("{}…", &text[..end.unwrap_or(0)])
+    format!("{}…", truncate(text, TEXT_BYTES))
 }
 
 #[cfg(test)]

@@ -139,8 +139,6 @@ pub fn find_twin(
             continue;
         }
         let could_be = if is_below(process.pid, listed.pid) {
-            // The other process is an ancestor. It forked this process if the command lines are equal, and wraps it
-            // otherwise.
             command == own_command
         } else {
             // A descendant of this process is not the kernel, and neither is a remnant of an earlier kernel.

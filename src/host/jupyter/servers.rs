@@ -14,9 +14,7 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// Maximum number of runtime folders read.
 const FOLDERS: usize = 256;
-/// Maximum number of servers listed per folder. Running servers come first.
 const SERVERS: usize = 64;
 
 #[derive(Debug)]
@@ -140,7 +138,6 @@ fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer 
     };
     let file = match read_server_file(&process, path, number) {
         Ok(Some(file)) => file,
-        // The server has just exited and removed its file.
         Ok(None) => return result,
         Err(error) => {
             result.server = Err(error);
@@ -191,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn many_stale_files_hide_no_server_and_too_many_are_an_error() {
+    fn many_stale_files_hide_no_server() {
         let proc = Proc::new();
         proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
         proc.write(50, "/rt/jpserver-50.json", FILE);
@@ -201,17 +198,6 @@ mod tests {
         }
         let files = &read(&proc)[0].1;
         assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
-        // Create 65,536 files, as hard links if the file system allows enough of them.
-        let file = folder.join("jpserver-1000.json");
-        for number in 0..1 << 16 {
-            let name = folder.join(format!("kernel-{number}.json"));
-            if std::fs::hard_link(&file, &name).is_err() {
-                std::fs::write(name, "").unwrap();
-            }
-        }
-        let folders = find_runtime_folders(&proc.roots());
-        let error = folders[0].read(&proc.roots()).unwrap_err();
-        assert_eq!(error, ServerError::TooMany { path: "/rt".into() });
     }
 
     #[test]
@@ -315,13 +301,5 @@ mod tests {
                 assert!(!debug.contains(&token[..12]), "{file}: {debug}");
             }
         }
-    }
-
-    #[test]
-    fn a_missing_folder_has_no_servers() {
-        let proc = Proc::new();
-        proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
-        let read = read(&proc);
-        assert!(read[0].1.running.is_empty() && read[0].1.stale.is_empty());
     }
 }

@@ -49,9 +49,8 @@ pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
 }
 
 /// Returns the boot time according to the current wall clock, rounded down to a second. The result changes when the
-/// clock is set. A caller that displays the boot time repeatedly must therefore keep it. `btime` in `/proc/stat` is
-/// unsuitable: in an LXC container, it can be the boot time of the container, but start times of processes are
-/// relative to the boot time of the machine.
+/// clock is set. `btime` in `/proc/stat` is unsuitable, because in an LXC container it can be the boot time of the
+/// container, while the start times of processes are relative to the boot time of the machine.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;

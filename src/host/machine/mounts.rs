@@ -16,7 +16,6 @@ pub enum Hidepid {
     Off,
     NoAccess,
     Invisible,
-    /// Only processes that the reader may trace are visible.
     Ptraceable,
 }
 
@@ -25,7 +24,6 @@ pub enum Cgroups {
     None,
     V1,
     V2,
-    /// Both versions are mounted, as in systemd's hybrid mode.
     Hybrid,
 }
 
@@ -45,7 +43,6 @@ pub fn read_mounts(proc: &Path) -> Option<Mounts> {
 pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
     let (mut hidepid, mut v1, mut v2) = (None, false, false);
     for line in text.lines().map_while(Result::ok) {
-        // A hyphen ends the list of optional fields.
         let Some((front, back)) = line.split_once(" - ") else {
             continue;
         };

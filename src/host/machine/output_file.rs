@@ -25,7 +25,6 @@ use rustix::process::geteuid;
 
 use super::ownership::{MAX_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// Maximum number of bytes that the name of a temporary file takes from the name of the file to be replaced.
 const LONGEST_STEM: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -189,7 +188,6 @@ impl OutputPath {
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
-        // Another user may have replaced the file since the first check.
         check(&fstat(&file)?).map_err(io::Error::other)?;
         Ok(file.into())
     }
@@ -201,7 +199,6 @@ impl OutputPath {
         let mut new = OsString::from(".");
         new.push(OsStr::from_bytes(&name[..name.len().min(LONGEST_STEM)]));
         new.push(format!(".{}.new", std::process::id()));
-        // Remove the temporary file of a crashed process with the same pid.
         let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let write = || {
@@ -234,10 +231,9 @@ impl OutputPath {
     }
 }
 
-/// Returns whether only root and the caller can change a symbolic link. The link must belong to root or the caller.
-/// If gpumem has more rights than a plain user, the directory of the link and all its parents must belong to root or
-/// the caller as well, and other users must not be able to write to them. A sticky parent directory may be writable
-/// by others, because users cannot move other users' entries in it.
+/// Returns whether a symbolic link belongs to root or the caller. If gpumem has more rights than a plain user, the
+/// directory of the link and all its parents must belong to root or the caller as well, and only a sticky parent may be
+/// writable by other users, who cannot move the entries in it.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;

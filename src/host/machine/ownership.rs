@@ -26,7 +26,6 @@ pub(super) const OTHERS_WRITE: u32 = 0o022;
 pub(super) const STICKY: u32 = 0o1000;
 /// Maximum number of symbolic links followed. The kernel has the same limit (`MAXSYMLINKS`).
 pub(super) const MAX_LINKS: usize = 40;
-/// Maximum number of entries checked in a state directory, which usually has few entries.
 const MAX_ENTRIES: usize = 4096;
 
 /// Reason why gpumem does not use a file: which component other users can change, and how to fix it.
@@ -47,7 +46,6 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// User who, besides root, may own the component.
         own_uid: u32,
         /// Whether the component is a directory. The message then does not suggest chown, because the entries of the
         /// directory may also belong to another user.
@@ -112,7 +110,6 @@ pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Does the same as [`prove_ours`] for a directory and its direct entries.
 pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => check_directory(folder, rustix::process::geteuid().as_raw()),

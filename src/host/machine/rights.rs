@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getegid, geteuid, getgid, getpid, getuid, pidfd_open};
 use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, set_capabilities};
 
-/// Maximum number of processes checked in the search for a process of another user.
 const MAX_TRIED: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +23,6 @@ pub enum Visibility {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     pub is_root: bool,
-    /// Whether the effective capabilities include `CAP_SYS_PTRACE`, or `None` if they cannot be read.
     pub can_trace: Option<bool>,
     pub first: Visibility,
     pub other_user: Visibility,
@@ -53,7 +51,6 @@ fn try_descriptors(folder: &Path) -> Visibility {
         match fs::read_link(entry.path()) {
             Ok(_) => return Visibility::Seen,
             Err(error) if refused(&error) => return Visibility::Refused,
-            // The file descriptor was closed after it was listed.
             Err(_) => {}
         }
     }
@@ -90,11 +87,8 @@ pub fn has_gained_ids() -> bool {
 }
 
 /// Returns whether the program file has given gpumem rights that its caller lacks, by a setuid bit, a setgid bit or
-/// file capabilities.
-///
-/// The result usually equals the kernel's `AT_SECURE` flag (getauxval(3)). SELinux can set that flag without
-/// additional rights. Ambient capabilities, such as those set by systemd's `AmbientCapabilities=`, come from the
-/// caller and do not affect the result.
+/// file capabilities. Ambient capabilities, such as those set by systemd's `AmbientCapabilities=`, come from the caller
+/// and do not count. `AT_SECURE` (getauxval(3)) is unsuitable, because SELinux can set it without additional rights.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
         return true;
@@ -103,7 +97,6 @@ pub fn has_gained_rights() -> bool {
     !getuid().is_root() && !gained_capabilities().is_empty()
 }
 
-/// Returns whether the effective capabilities include `capability`, or `None` if they cannot be read.
 pub(in crate::host) fn has_capability(capability: CapabilitySet) -> Option<bool> {
     Some(capabilities(None).ok()?.effective.contains(capability))
 }

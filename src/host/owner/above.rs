@@ -1,4 +1,5 @@
-//! Reads what the ancestors of a process prove: the step daemon of its Slurm job, and the monitor of its container.
+//! Reads what the ancestors of a process prove: the step daemon of its Slurm job, the monitor of its container, and the
+//! process that started it, which is the parent unless the parent has only adopted the process.
 //!
 //! Step daemons and monitors run as root on this machine, and the kernel maintains the links from child to parent. By
 //! contrast, an environment can be inherited or copied, and a cgroup may be shared or uninformative. A user can give
@@ -13,19 +14,19 @@ use rustix::io;
 
 use crate::host::machine::clocks::parse_pid_namespace;
 use crate::host::owner::names::name;
-use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::cmdline::{CMDLINE_BYTES, read_cmdline};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::{STATUS_BYTES, parse_status};
+use crate::host::proc::stat::Stat;
+use crate::host::proc::status::read_status;
 use crate::model::Process;
 use crate::model::owners::{self, OwnerEntry, may_be_owner};
 use crate::model::process::Parent;
 use crate::model::program::file_name;
+use crate::model::server_name::is_worker_command;
 use crate::model::snapshot::{Container, PidNamespace};
 
 const ANCESTORS: usize = 64;
-/// Time, in nanoseconds, for which the list of jobs with step daemons is valid.
 const JOBS_NS: u64 = 5_000_000_000;
 /// Name of the program that runs a step of a Slurm job (slurm: `src/slurmd/slurmstepd`).
 pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
@@ -54,7 +55,6 @@ pub(in crate::host) struct Supervisor {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct SlurmStep {
     pub job: Arc<str>,
-    /// Step id, such as `0`, `batch`, `extern` or `interactive`.
     pub step: Arc<str>,
     /// Id of the job array and the job's index in the array, from the environment of the process that the daemon
     /// started.
@@ -64,7 +64,6 @@ pub(in crate::host) struct SlurmStep {
 struct Ancestor {
     ppid: Option<u32>,
     start_ticks: u64,
-    /// `None` if the process is a zombie.
     comm: Option<Arc<str>>,
     has_memory: bool,
     folder: Folder,
@@ -72,8 +71,7 @@ struct Ancestor {
 
 fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ancestor>> {
     let folder = Folder::open(proc, pid)?;
-    folder.read(c"stat", content, STAT_BYTES)?;
-    let Some(stat) = parse_stat(content).filter(|stat| !stat.is_released) else {
+    let Some(stat) = Stat::read(&folder, content)? else {
         return Ok(None);
     };
     let is_over = matches!(stat.state, 'Z' | 'X');
@@ -87,12 +85,10 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
-    /// Reads the ancestor's names. Reads its command line only if `comm` is not sufficient.
     fn named(&self, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         let comm = self.comm.clone()?;
         let reads = self.has_memory && may_be_owner(&comm);
-        let read = reads && self.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_ok();
-        let command = read.then(|| parse_cmdline(content)).flatten();
+        let command = reads.then(|| read_cmdline(&self.folder, content)).flatten();
         let start_ticks = Some(self.start_ticks);
         Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
     }
@@ -107,8 +103,7 @@ impl Ancestor {
         content: &mut Vec<u8>,
     ) -> Option<Supervisor> {
         let owner = OwnerEntry::of_ancestor(&parent)?;
-        let read = self.folder.read(c"status", content, STATUS_BYTES);
-        let uid = read.ok().and_then(|()| parse_status(content).uid);
+        let uid = read_status(&self.folder, content).ok().and_then(|status| status.uid);
         let is_its = self.program().is_some_and(|file| owner.may_run_from(&file));
         let is_roots = !is_within && uid == Some(0) && self.folder.owner() == Ok(0) && is_its;
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
@@ -128,18 +123,9 @@ impl Ancestor {
 
     /// Returns whether the process is a step daemon, or could be one because its program file cannot be read.
     fn may_be_step_daemon(&self) -> bool {
-        // The cheapest check comes first.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
-    }
-}
-
-/// Returns the number of pid namespaces, from gpumem's to the innermost, that contain a process, or 0 if it is unknown.
-fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
-    match folder.read(c"status", content, STATUS_BYTES) {
-        Ok(()) => parse_status(content).pids().len(),
-        Err(_) => 0,
     }
 }
 
@@ -162,12 +148,13 @@ pub(in crate::host) fn look_above(
         };
         if is_within {
             // If containers are nested, report the outermost container. Its monitor is on this machine and can be read.
-            match depth(&ancestor.folder, content) {
+            match read_status(&ancestor.folder, content).unwrap_or_default().pids().len() {
                 1 => {
                     above.first = Some(below);
                     watcher(&ancestor, &mut above, content);
                     is_within = false;
                 }
+                // The kernel does not report the namespaces.
                 0 => break,
                 _ => {}
             }
@@ -217,7 +204,6 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// Reads the job array from the environment of the process that the step daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -246,16 +232,13 @@ pub(in crate::host) fn array_in(
 /// or else the user of the parent. Root also owns the folder of a set-uid program in /proc, so the real user is
 /// checked, too.
 fn watcher(parent: &Ancestor, above: &mut AncestorFacts, content: &mut Vec<u8>) {
-    let status = parent.folder.read(c"status", content, STATUS_BYTES);
-    let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
+    let uid = read_status(&parent.folder, content).ok().and_then(|status| status.uid);
+    let uids = [uid, parent.folder.owner().ok()];
     above.user = uids.into_iter().flatten().find(|&uid| uid != 0);
-    if above.user.is_some() {
+    if above.user.is_some() || !parent.has_memory {
         return;
     }
-    if !parent.has_memory || parent.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_err() {
-        return;
-    }
-    let Some(command) = parse_cmdline(content) else {
+    let Some(command) = read_cmdline(&parent.folder, content) else {
         return;
     };
     let file = parent.folder.link(c"exe", |path| String::from_utf8_lossy(path).into_owned());
@@ -388,6 +371,87 @@ fn has_word(command: &[u8], word: &[u8]) -> bool {
     command.split(|&byte| byte == 0).any(|part| part == word)
 }
 
+#[derive(Clone, Debug)]
+pub(in crate::host) struct ReadParent {
+    pub adopts: Option<bool>,
+    is_init: bool,
+    parent: Option<Arc<Parent>>,
+}
+
+impl ReadParent {
+    pub(in crate::host) fn read(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Self {
+        let (adopts, is_init) = read_adoption(pid, proc, content);
+        Self { adopts, is_init, parent: read_parent(proc, pid, content).map(Arc::new) }
+    }
+
+    /// Records the parent as the starter unless the parent adopts orphans. A recorded starter is kept if the parent
+    /// changes later. The first process of a container adopts orphans, but is recorded as the starter of a server's
+    /// worker, because it may have started the worker.
+    pub(in crate::host) fn note(&self, process: &mut Process) {
+        let is_starter = process.parent_is_reaper == Some(false)
+            || !self.is_init && process.is_worker_of_a_server();
+        let parent =
+            self.parent.as_ref().filter(|parent| parent.start_ticks <= process.start_ticks);
+        if let Some(parent) = parent.filter(|_| is_starter)
+            && process.parent.as_deref() != Some(&**parent)
+        {
+            process.parent = Some(Arc::clone(parent));
+        }
+    }
+}
+
+/// Reads a parent for display. Returns `None` if it does not exist or is not visible. `content` is a reusable buffer.
+/// The command line is omitted if reading it may block (see `processes`).
+fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
+    let Ancestor { ppid, start_ticks, comm, has_memory, folder } =
+        open(proc, pid, content).ok()??;
+    let command = has_memory.then(|| read_cmdline(&folder, content)).flatten();
+    // The parent is an engine that a server started. If the server exits, the engine becomes an orphan, and its
+    // workers thus have no server either.
+    let ppid = ppid.filter(|_| command.as_deref().is_some_and(is_worker_command));
+    let parent_is_reaper = ppid.map(|ppid| read_adoption(ppid, proc, content).1);
+    Some(Parent { pid, start_ticks: Some(start_ticks), comm, command, ppid, parent_is_reaper })
+}
+
+// When a process exits, its children become children of the nearest ancestor that adopts orphans
+// (`PR_SET_CHILD_SUBREAPER`, prctl(2)), or else of the first process of their pid namespace. The kernel does not show
+// which processes adopt orphans, so these are recognised by name.
+
+/// Names (`comm`) of programs that adopt orphans or usually run as the first process of a namespace.
+const NAMES: [&[u8]; 13] = [
+    // systemd, its user instances (systemd: `src/core/main.c`), and other init systems.
+    b"systemd",
+    b"init",
+    b"upstart",
+    // Programs of which one process runs per container or pod (containerd: README of the shim; conmon: `src/conmon.c`).
+    b"containerd-shim",
+    b"conmon",
+    b"conmonrs",
+    // First processes of containers. `tini -s` adopts orphans even if it is not the first process.
+    b"tini",
+    b"docker-init",
+    b"dumb-init",
+    b"catatonit",
+    b"podman-init",
+    b"s6-svscan",
+    b"runit",
+];
+
+/// Returns whether a process adopts orphans, or `None` if it is unknown, as for a parent outside this pid namespace.
+/// `content` is a reusable buffer.
+pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
+    read_adoption(pid, proc, content).0
+}
+
+/// Also returns whether the process has the name of a program that adopts orphans and does not start workers.
+fn read_adoption(pid: u32, proc: &Path, content: &mut Vec<u8>) -> (Option<bool>, bool) {
+    let folder = Folder::open(proc, pid);
+    let status = folder.and_then(|folder| read_status(&folder, content)).unwrap_or_default();
+    let is_named = status.name.map(|name| NAMES.contains(&name));
+    let is_first = pid == 1 || status.innermost_pid == Some(1);
+    (if is_first { Some(true) } else { is_named }, is_named == Some(true))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -474,7 +538,6 @@ mod tests {
         fake
     }
 
-    /// Returns whether the test runs as root. Only root can create the root-owned folder of a step daemon.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -515,5 +578,29 @@ mod tests {
         assert_eq!(jobs.is_over("7", &one.proc, 2), Some(false));
         assert_eq!(jobs.is_over("7", &none.proc, 3), Some(false));
         assert_eq!(jobs.is_over("7", &none.proc, 3 + JOBS_NS), Some(true));
+    }
+
+    #[test]
+    fn first_processes_and_subreapers_adopt_orphans() {
+        let fake = FakeProc::new();
+        for (status, adoption) in [
+            ("Name:\tsystemd\nNSpid:\t900\n", (Some(true), true)),
+            ("Name:\tcontainerd-shim\nNSpid:\t900\n", (Some(true), true)),
+            ("Name:\tpython3\nNSpid:\t900\t1\n", (Some(true), false)),
+            ("NSpid:\t900\t1\n", (Some(true), false)),
+            ("Name:\tbash\nNSpid:\t900\n", (Some(false), false)),
+            ("Name:\tsystemd-logind\n", (Some(false), false)),
+            ("NSpid:\t900\n", (None, false)),
+        ] {
+            fake.put(900, "status", status);
+            assert_eq!(read_adoption(900, &fake.proc, &mut Vec::new()), adoption, "{status:?}");
+        }
+        assert_eq!(adopts(1, &fake.proc, &mut Vec::new()), Some(true));
+        assert_eq!(adopts(901, &fake.proc, &mut Vec::new()), None);
+    }
+
+    #[test]
+    fn reaper_names_fit_the_kernels_limit() {
+        assert!(NAMES.iter().all(|name| name.len() <= 15));
     }
 }

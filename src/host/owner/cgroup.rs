@@ -15,10 +15,8 @@ use crate::model::snapshot::{Container, Kubernetes, Slurm};
 /// Maximum number of bytes read from `/proc/PID/cgroup`. The lines of more than a dozen hierarchies usually fit.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
-/// Maximum length of a path. A longer path is truncated and ends with `…`.
 const PATH_BYTES: usize = 4096;
 
-/// Maximum length of a file name in Linux.
 const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -29,10 +27,8 @@ pub struct CgroupPlace {
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
     pub slurm: Option<Arc<Slurm>>,
-    /// systemd unit of the process. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`,
-    /// `vte-spawn-….scope`, `tmux-spawn-….scope`). Only a unit whose name ends with `.service` can be stopped as a
-    /// service. The path of a user's unit contains `user@UID.service` before the unit. `None` for most processes in a
-    /// container or Slurm job, because their unit belongs to the runtime or to systemd inside the container.
+    /// systemd unit of the process: a service, or a scope for logins, terminal tabs and tmux panes. `None` for most
+    /// processes in a container or Slurm job, whose unit belongs to the runtime or to systemd inside the container.
     pub systemd_unit: Option<Arc<str>>,
 }
 
@@ -64,7 +60,6 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// Rank of the memory hierarchy. Only the v2 hierarchy has a lower rank.
 const MEMORY: u8 = 1;
 
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
@@ -80,7 +75,6 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
         _ if has(b"name=systemd") => 3,
         _ => 4,
     };
-    // The kernel appends this suffix if the cgroup has been removed.
     Some((rank, path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
@@ -99,34 +93,32 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
     }
     let is_placed = found.container.is_some() || found.pod.is_some() || found.job.is_some();
     let unit = found.unit.filter(|_| !is_placed || found.unit_is_its_own);
+    let name = |bytes| Some(text(bytes, NAME_BYTES));
+    let container = found.container.map(|(runtime, id)| Container {
+        runtime: runtime.map(Arc::from),
+        id: name(id).map(|id| match runtime {
+            // systemd escapes `-`.
+            Some("nspawn") => id.replace("\\x2d", "-").into(),
+            _ => id,
+        }),
+        ..Container::default()
+    });
+    let kubernetes = found.pod.map(|(uid, qos)| Kubernetes {
+        pod_uid: name(uid).map(|uid| uid.replace('_', "-").into()),
+        qos: qos.map(Arc::from),
+        ..Kubernetes::default()
+    });
+    let slurm = found.job.map(|job| Slurm {
+        job_id: name(job),
+        step_id: found.step.and_then(name),
+        ..Slurm::default()
+    });
     CgroupPlace {
         cgroup: has_name.then(|| text(path, PATH_BYTES)),
-        container: found.container.map(|(runtime, id)| {
-            Arc::new(Container {
-                runtime: runtime.map(Arc::from),
-                // systemd escapes `-` in the names of machines.
-                id: Some(match runtime {
-                    Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
-                    _ => text(id, NAME_BYTES),
-                }),
-                ..Container::default()
-            })
-        }),
-        kubernetes: found.pod.map(|(uid, qos)| {
-            Arc::new(Kubernetes {
-                pod_uid: Some(text(uid, NAME_BYTES).replace('_', "-").into()),
-                qos: qos.map(Arc::from),
-                ..Kubernetes::default()
-            })
-        }),
-        slurm: found.job.map(|job| {
-            Arc::new(Slurm {
-                job_id: Some(text(job, NAME_BYTES)),
-                step_id: found.step.map(|step| text(step, NAME_BYTES)),
-                ..Slurm::default()
-            })
-        }),
-        systemd_unit: unit.map(|unit| text(unit, NAME_BYTES)),
+        container: container.map(Arc::new),
+        kubernetes: kubernetes.map(Arc::new),
+        slurm: slurm.map(Arc::new),
+        systemd_unit: unit.and_then(name),
     }
 }
 
@@ -321,9 +313,7 @@ fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();
     }
-    let mut text = String::from_utf8_lossy(&bytes[..limit]).into_owned();
-    text.push('…');
-    text.into()
+    format!("{}…", String::from_utf8_lossy(&bytes[..limit])).into()
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
-//! Looks up the names of Docker containers and of pods in the files of Docker and the kubelet, and the ids of runc
-//! and crun containers. Other containers are displayed by their id, which the stop command of their runtime accepts.
+//! Looks up the names of users, of Docker containers and of pods, and the ids of runc and crun containers. Other
+//! containers are displayed by their id, which the stop command of their runtime accepts.
 //!
-//! The files belong to root and can be on a slow disk, so a separate thread reads them. A sample with a new container
-//! waits for the thread for at most [`ANSWER_TIME`]. gpumem sends no requests to the sockets of runtimes. The name of
-//! a container remains unknown if its files cannot be read, or if the container is rootless and its files are in a
-//! home directory. `cgroup` finds the ids.
+//! The name service may ask a directory server, which can take seconds. Each user is therefore looked up once, on a
+//! separate thread. Until the answer arrives, the name is unknown, and samples continue.
+//!
+//! Names of containers are in files of Docker and the kubelet, which can be on a slow disk. A separate thread reads them,
+//! and a sample with a new container waits at most [`ANSWER_TIME`]. gpumem sends no requests to the sockets of runtimes.
+//! A name remains unknown if the files cannot be read or are in a home directory, as for a rootless container. `cgroup`
+//! finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::{Uid, User};
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::Value;
 
-use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
+use crate::deadline::{ANSWER_TIME, Answers, NoAnswer, NotAsked, Task, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
+use crate::host::truncate;
 
-/// Maximum number of unanswered batches. Further questions are postponed.
 const BATCHES: usize = 4;
 
 const ANSWERS: usize = 4096;
@@ -34,7 +38,6 @@ const NAME_BYTES: usize = 253;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NameQuestion {
     runtime: Option<Arc<str>>,
-    /// Id of 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
     /// Pid and start ticks of the first process in a container, if the cgroup does not name the container.
@@ -42,8 +45,6 @@ pub struct NameQuestion {
 }
 
 impl NameQuestion {
-    /// Creates a question. Returns `None` if `place` has no container or pod that may have a name, and `first` is
-    /// `None`.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
@@ -63,15 +64,11 @@ impl NameQuestion {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContainerNames {
-    /// Name of a container that does not belong to a pod.
     pub container: Option<Arc<str>>,
     pub pod: Option<Arc<str>>,
     pub namespace: Option<Arc<str>>,
-    /// Name of a container within its pod.
     pub container_in_pod: Option<Arc<str>>,
-    /// Runtime of a container that was found through its first process.
     pub runtime: Option<Arc<str>>,
-    /// Id of a container that was found through its first process.
     pub id: Option<Arc<str>>,
 }
 
@@ -98,7 +95,6 @@ impl Names {
             return known.clone();
         }
         if self.known.len() >= ANSWERS {
-            // Questions that are still relevant will be asked again.
             self.known.retain(|_, answer| answer.is_none());
         }
         if self.known.len() < ANSWERS {
@@ -242,9 +238,8 @@ fn entries(folder: &Path) -> impl Iterator<Item = String> {
 
 /// Truncates a name to its maximum length. Returns `None` if the name is empty.
 pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
-    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
-    let end = ends.take_while(|&end| end <= NAME_BYTES).last()?;
-    Some(text[..end].into())
+    let text = truncate(text, NAME_BYTES);
+    (!text.is_empty()).then(|| text.into())
 }
 
 /// Returns whether the text is an id. A path that leads out of the runtime's folder is not an id.
@@ -267,6 +262,72 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     file.take(FILE_BYTES).read_to_end(&mut content).ok()?;
     Some(content)
+}
+
+const RETRY_NS: u64 = 60_000_000_000;
+/// Maximum wait for an answer. After the first timeout, look-ups do not wait for answers any more.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Returns whether the name service knows no user with this name. Returns `false` if the name service fails.
+pub fn is_unknown_user(name: &str) -> bool {
+    matches!(User::from_name(name), Ok(None))
+}
+
+#[derive(Debug, Default)]
+pub struct Users {
+    answers: HashMap<u32, UserAnswer>,
+    is_slow: bool,
+}
+
+#[derive(Debug)]
+enum UserAnswer {
+    Asked(Task<Result<Option<String>, ()>>),
+    Known { name: Option<Arc<str>>, retry_ns: Option<u64> },
+}
+
+impl Users {
+    /// Returns the name of a user. Returns `None` if the user has no name, if the answer has not arrived yet, or if
+    /// the name service failed.
+    pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
+        self.name_by(uid, now_ns, |uid| {
+            let user = User::from_uid(Uid::from_raw(uid));
+            user.map(|user| user.map(|user| user.name)).map_err(drop)
+        })
+    }
+
+    fn name_by(
+        &mut self,
+        uid: u32,
+        now_ns: u64,
+        ask: impl FnOnce(u32) -> Result<Option<String>, ()> + Send + 'static,
+    ) -> Option<Arc<str>> {
+        let task = match self.answers.remove(&uid) {
+            Some(UserAnswer::Known { name, retry_ns })
+                if retry_ns.is_none_or(|retry_ns| now_ns < retry_ns) =>
+            {
+                self.answers.insert(uid, UserAnswer::Known { name: name.clone(), retry_ns });
+                return name;
+            }
+            Some(UserAnswer::Asked(task)) => Some(task),
+            Some(UserAnswer::Known { .. }) | None => {
+                Task::start("user-name", move || ask(uid)).ok()
+            }
+        };
+        let patience = if self.is_slow { Duration::ZERO } else { PATIENCE };
+        let answer = task.as_ref().map_or(Err(NoAnswer::Never), |task| task.wait(patience));
+        if let (Err(NoAnswer::Late), Some(task)) = (&answer, task) {
+            self.is_slow = true;
+            self.answers.insert(uid, UserAnswer::Asked(task));
+            return None;
+        }
+        let retry_ns = now_ns.saturating_add(RETRY_NS);
+        let (name, retry_ns) = match answer {
+            Ok(Ok(name)) => (name.map(Arc::<str>::from), None),
+            Ok(Err(())) | Err(_) => (None, Some(retry_ns)),
+        };
+        self.answers.insert(uid, UserAnswer::Known { name: name.clone(), retry_ns });
+        name
+    }
 }
 
 #[cfg(test)]
@@ -398,6 +459,52 @@ mod tests {
         for path in ["/lxc/web", "/system.slice/a.service", "/"] {
             let place = parse_cgroup(format!("0::{path}\n").as_bytes());
             assert_eq!(NameQuestion::about(&place, None), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn root_has_a_name_and_the_last_number_has_none() {
+        let mut users = Users::default();
+        assert_eq!(users.name(0, 0).as_deref(), Some("root"));
+        assert_eq!(users.name(u32::MAX - 7, 0), None);
+    }
+
+    #[test]
+    fn an_answer_is_kept_and_a_failure_asked_again() {
+        let mut users = Users::default();
+        let ann = |_| Ok(Some("ann".to_owned()));
+        // A second look-up would return a different name.
+        let never = |_| Ok(Some("asked again".to_owned()));
+        assert_eq!(users.name_by(7, 0, ann).as_deref(), Some("ann"));
+        assert_eq!(users.name_by(7, u64::MAX, never).as_deref(), Some("ann"));
+        assert_eq!(users.name_by(8, 0, |_| Err(())), None);
+        assert_eq!(users.name_by(8, RETRY_NS - 1, never), None);
+        assert_eq!(users.name_by(8, RETRY_NS, ann).as_deref(), Some("ann"));
+    }
+
+    #[test]
+    fn a_slow_user_directory_blocks_no_sample() {
+        let mut users = Users::default();
+        let (answers, waits) = std::sync::mpsc::channel::<String>();
+        let waits = Arc::new(std::sync::Mutex::new(waits));
+        let slow = |waits: &Arc<std::sync::Mutex<std::sync::mpsc::Receiver<String>>>| {
+            let waits = Arc::clone(waits);
+            move |_| Ok(waits.lock().map_err(drop)?.recv().ok())
+        };
+        let began = std::time::Instant::now();
+        for uid in 7..40 {
+            assert_eq!(users.name_by(uid, 0, slow(&waits)), None);
+        }
+        // Waiting for each of these 33 look-ups would take longer.
+        assert!(began.elapsed() < 20 * PATIENCE, "one is waited for, at most");
+        for _ in 7..40 {
+            answers.send("ann".to_owned()).unwrap();
+        }
+        let known = |users: &mut Users| users.name_by(9, 0, |_| Ok(None)).is_some();
+        let deadline = began + Duration::from_secs(120);
+        while !known(&mut users) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
         }
     }
 }

@@ -13,8 +13,7 @@ use foldhash::HashMap;
 
 use crate::host::owner::above::{AncestorFacts, Jobs, SlurmStep, array_in, look_above};
 use crate::host::owner::cgroup::{CgroupPlace, parse_cgroup};
-use crate::host::owner::names::{ContainerNames, NameQuestion, Names, name};
-use crate::host::owner::users::Users;
+use crate::host::owner::names::{ContainerNames, NameQuestion, Names, Users, name};
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
@@ -25,9 +24,7 @@ pub(in crate::host) struct ProcessPlace {
     question: Option<NameQuestion>,
     /// Facts that the ancestors prove. A step that was found once is kept, because that step started the process.
     above: AncestorFacts,
-    /// User who created the process's pid namespace, or `None` if it is root.
     user: Option<Arc<str>>,
-    /// Whether the process's job is over. The job is named by the cgroup, the ancestors or the environment.
     over: Option<bool>,
 }
 
@@ -36,7 +33,6 @@ pub(in crate::host) struct PlaceInput<'a> {
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
-    /// Results of `look_above` in this sample, by the pid of the parent.
     pub above: &'a mut HashMap<u32, AncestorFacts>,
     pub now_ns: u64,
 }
@@ -57,7 +53,6 @@ impl ProcessPlace {
             self.cgroup = cgroup;
         }
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
-            // The processes of a job share a parent, so the result for the parent is reused.
             Some(ppid) => {
                 let look = || look_above(process, input.proc, content);
                 input.above.entry(ppid).or_insert_with(look).clone()
@@ -66,7 +61,6 @@ impl ProcessPlace {
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
-        // The container's monitor remains known while the first process of the container stays the same.
         if above.container.is_none() && above.first == self.above.first {
             above.container = self.above.container.take();
             above.user = self.above.user;
@@ -124,7 +118,6 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Sets where `process` runs. Unchanged strings are kept, because samples share them.
 fn complete(process: &mut Process, known: &ProcessPlace, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);

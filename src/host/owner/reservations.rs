@@ -2,11 +2,10 @@
 //! not use its GPUs holds no device files, and the device rules of cgroup v2 are kernel programs that cannot be read.
 //! The environments are therefore the only evidence.
 //!
-//! Every half minute, gpumem checks the `stat` files of all processes ([`Holders`] lists them), and reads the
-//! environment of each process that is new or has executed another program. The environment is evidence only for a process in a container or a Slurm job. It
-//! is therefore read only if the cgroup of the process shows one, or if a step daemon is an ancestor of the process. For each
-//! job or container, gpumem then watches a few of the processes whose environments name GPUs, with the same code as
-//! GPU processes ([`Processes`]). [`crate::model::reservation`] defines what such a process proves.
+//! Every half minute, gpumem checks the `stat` files of all processes, and reads the environment of each process that is
+//! new or has executed another program. An environment is evidence only for a process in a container or Slurm job, so the
+//! cgroup must show one, or an ancestor must be a step daemon. For each job or container, [`Processes`] then watches a
+//! few of the processes whose environments name GPUs. [`crate::model::reservation`] defines what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::processes::Processes;
 use crate::host::proc::stat::STAT_BYTES;
-use crate::host::proc::tree::{FRESH_NS, Node, ProgramState, read_stat};
+use crate::host::proc::tree::{ProgramState, Tree, read_stat};
 use crate::host::{Holders, Roots};
 use crate::model::Snapshot;
 use crate::model::reservation::{Reservation, names_devices};
@@ -40,7 +39,6 @@ pub struct Reservations {
     known: HashMap<u32, KnownReservation>,
     list_ns: u64,
     processes: Processes,
-    /// Last result, or `None` before the first complete listing.
     found: Option<Arc<[Reservation]>>,
 }
 
@@ -70,18 +68,16 @@ impl Reservations {
         }
     }
 
-    /// Checks all processes if that is due, and returns the last result. `boottime_ns` is the current time in
-    /// nanoseconds since boot. Environments that the snapshot contains are not read again.
     pub fn refresh(
         &mut self,
         boottime_ns: u64,
         snapshot: &Snapshot,
         holders: &Holders,
     ) -> Option<Arc<[Reservation]>> {
-        let nodes = holders.tree().nodes();
+        let tree = holders.tree();
         if boottime_ns >= self.list_ns
-            && !nodes.is_empty()
-            && self.look_at_all(nodes, snapshot, boottime_ns).is_ok()
+            && !tree.nodes().is_empty()
+            && self.update_known(tree, snapshot).is_ok()
         {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
@@ -89,12 +85,8 @@ impl Reservations {
         self.found.clone()
     }
 
-    fn look_at_all(
-        &mut self,
-        nodes: &HashMap<u32, Node>,
-        snapshot: &Snapshot,
-        now_ns: u64,
-    ) -> io::Result<()> {
+    fn update_known(&mut self, tree: &Tree, snapshot: &Snapshot) -> io::Result<()> {
+        let nodes = tree.nodes();
         let proc = Folder::list(&self.roots.proc)?;
         let mut before = std::mem::take(&mut self.known);
         let mut daemons = HashSet::default();
@@ -104,8 +96,7 @@ impl Reservations {
             let known = before.remove(&pid).filter(|known| known.inode == node.inode);
             let new = KnownReservation { inode: node.inode, start_stack: 0, names: None };
             let known = known.unwrap_or(new);
-            let is_fresh = now_ns.saturating_sub(node.read_ns) < FRESH_NS;
-            let program = match is_fresh {
+            let program = match tree.is_current(node) {
                 true => Some(node.program),
                 false => {
                     read_stat(&proc, pid, &mut content).map(|stat| ProgramState::from_stat(&stat))
@@ -113,7 +104,7 @@ impl Reservations {
             };
             if let Some(program) = program {
                 daemons.extend(program.is_step_daemon.then_some(pid));
-                // The address of the stack shows whether the process has executed another program (see `entry`). A
+                // The address of the stack shows whether the process has executed another program (see `processes`). A
                 // process stuck in a driver is skipped, because reading its environment may block.
                 let is_same = program.start_stack != 0 && program.start_stack == known.start_stack;
                 if program.has_memory && !is_same {
@@ -244,7 +235,7 @@ mod tests {
         let snapshot = Snapshot::new("2026-11-26T10:00:00Z".parse().unwrap());
         assert!(reservations.refresh(1, &snapshot, &holders).is_none());
         let mut refresh = |reservations: &mut Reservations, now_ns| {
-            holders.refresh_tree(now_ns);
+            holders.fill_descendants(&mut [], |_| None, now_ns);
             reservations.refresh(now_ns, &snapshot, &holders)
         };
         assert!(refresh(&mut reservations, 1).is_some());

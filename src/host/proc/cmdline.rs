@@ -41,23 +41,26 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
         arguments.push(String::from_utf8_lossy(argument));
     }
     if is_cut && let Some(last) = arguments.last_mut() {
-        let last = last.to_mut();
         // Remove the U+FFFD that replaces a truncated character.
-        if last.ends_with('\u{fffd}') {
-            last.pop();
-        }
-        last.push('…');
+        *last = format!("{}…", last.trim_end_matches('\u{fffd}')).into();
     }
     secrets::hide(&mut arguments);
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
 }
 
-/// Python options whose value is a separate argument.
+pub(in crate::host) fn read_cmdline(
+    folder: &Folder,
+    content: &mut Vec<u8>,
+) -> Option<Arc<[Arc<str>]>> {
+    // One additional byte shows whether the command line exceeds the limit.
+    folder.read(c"cmdline", content, CMDLINE_BYTES + 1).ok()?;
+    parse_cmdline(content)
+}
+
 const PYTHON_OPTIONS_WITH_VALUE: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
 /// Program that a command line starts. For Python, it is the script or the module.
 pub(in crate::host) struct Program<'a, S> {
-    /// File name of the program or script, or full name of the module.
     pub name: &'a str,
     pub is_module: bool,
     pub arguments: &'a [S],

@@ -1,23 +1,27 @@
-//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to or how it uses memory.
+//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to or how it uses memory, and reads
+//! a whole environment for a user who asks for it.
 //!
-//! Only variables on a fixed list are kept, none of which contains secrets. The file contains the initial
-//! environment, without later changes. A process that sets a title can overwrite the environment. Reading the file
-//! takes a lock on the memory map of the process (see `entry`).
+//! Snapshots contain only variables on a fixed list, none of which contains secrets. A whole environment is displayed
+//! with secrets masked, and never recorded. The file contains the initial environment, without later changes. A process
+//! that sets a title can overwrite the environment. Reading the file takes a lock on the memory map of the process (see
+//! `processes`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::sync::{Arc, LazyLock};
 
-use crate::host::proc::folder::Folder;
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::secrets;
+use rustix::io::Errno;
+use rustix::process::getuid;
+
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::stat::Stat;
+use crate::host::{HostError, Roots, has_gained_rights, secrets, truncate};
 use crate::model::owners;
 
 /// Maximum number of bytes read. With the usual stack limit of 8 MiB, execve(2) limits arguments and environment to 2
 /// MiB.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// Name of the variable with which a user protects a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
 /// Variables that are used even if the rest of the environment is unknown.
@@ -27,71 +31,18 @@ const KEPT_IF_INCOMPLETE: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
 /// the last two as well.
 const CALLER_CHOSEN: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
 
-/// Maximum number of bytes read from the auxiliary vector, which has about 25 entries of two words.
 const AUXV_BYTES: usize = 1024;
 
 /// Maximum length of a value. A longer value is truncated and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
-const NAMES: [&str; 50] = [
-    "CONDA_DEFAULT_ENV",
-    "CUDA_VISIBLE_DEVICES",
-    "DISPLAY",
-    "GPUMEM_KEEP",
-    "GPUMEM_RELEASE_SIGNAL",
-    "GROUP_RANK",
-    "HOSTNAME",
-    "JPY_PARENT_PID",
-    "JPY_SESSION_NAME",
-    "LD_AUDIT",
-    "LD_PRELOAD",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NVIDIA_VISIBLE_DEVICES",
-    "OLLAMA_KEEP_ALIVE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_NAMESPACE",
-    "PMI_RANK",
-    "POD_NAME",
-    "POD_NAMESPACE",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "RANK",
-    "RAY_JOB_ID",
-    "SLURMD_NODENAME",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_JOB_GPUS",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NAME",
-    "SLURM_JOB_USER",
-    "SLURM_LOCALID",
-    "SLURM_PROCID",
-    "SLURM_STEP_GPUS",
-    "SLURM_STEP_ID",
-    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_ALLOCATOR",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_RUN_ID",
-    "WAYLAND_DISPLAY",
-    "WORLD_SIZE",
-    "XLA_CLIENT_MEM_FRACTION",
-    "XLA_PYTHON_CLIENT_ALLOCATOR",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
-];
-
-/// [`NAMES`] and the variables that `model::owners` uses, sorted.
+/// Variables in `secrets.toml` and those that `model::owners` uses, sorted.
 static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
+    let names = owners::variables().into_iter().chain(secrets::recorded_variables());
+    Vec::from_iter(names.collect::<BTreeSet<_>>())
 });
 
-pub(in crate::host) fn is_kept(name: &str) -> bool {
+fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
@@ -158,35 +109,104 @@ fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     Some(secure[1] != 0)
 }
 
-/// Returns whether the memory of a process can be read without blocking, or `None` if the process has exited or its
-/// pid has been reused.
-pub(in crate::host) fn has_memory(
-    folder: &Folder,
-    start_ticks: u64,
-    content: &mut Vec<u8>,
-) -> Option<bool> {
-    folder.read(c"stat", content, STAT_BYTES).ok()?;
-    let stat = parse_stat(content).filter(|stat| stat.start_ticks == start_ticks)?;
-    Some(!stat.is_exiting && stat.state != 'D')
-}
-
 fn text(value: &[u8]) -> Arc<str> {
     let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
     secrets::hide_in_value(&mut text);
-    if value.len() > VALUE_BYTES {
-        let text = text.to_mut();
+    match value.len() > VALUE_BYTES {
         // Remove the U+FFFD that replaces a truncated character.
-        if text.ends_with('\u{fffd}') {
-            text.pop();
-        }
-        text.push('…');
+        true => format!("{}…", text.trim_end_matches('\u{fffd}')).into(),
+        false => text.into(),
     }
-    text.into()
+}
+
+const SHOWN_BYTES: usize = 2048;
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    #[error("the process is gone")]
+    Gone,
+    #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
+    HeldUp,
+    #[error(
+        "it is another user's, and gpumem has capabilities that you lack (from its program file); \
+        run it as root"
+    )]
+    NotYours,
+    #[error("{0}")]
+    Refused(#[from] HostError),
+}
+
+/// Reads the initial environment of a process, sorted by name. Secrets in the values of harmless variables are masked,
+/// and all other values are returned as `***`. The caller must escape control characters.
+///
+/// Masking may miss secrets. If gpumem's program file gives gpumem more rights than its caller, only processes of the
+/// caller are therefore read.
+pub fn read_environment(
+    roots: &Roots,
+    pid: u32,
+    start_ticks: u64,
+) -> Result<Vec<(String, String)>, EnvironmentError> {
+    let refused = |name: &str, errno: Errno| match is_gone(errno) {
+        true => EnvironmentError::Gone,
+        false => EnvironmentError::Refused(HostError::Read {
+            path: roots.proc.join(pid.to_string()).join(name),
+            errno,
+        }),
+    };
+    let mut content = Vec::new();
+    let folder = Folder::open(&roots.proc, pid).map_err(|errno| refused("", errno))?;
+    let owner = folder.owner().map_err(|errno| refused("", errno))?;
+    if !may_show(has_gained_rights(), owner, getuid().as_raw()) {
+        return Err(EnvironmentError::NotYours);
+    }
+    let stat = Stat::read(&folder, &mut content).ok().flatten();
+    match stat.filter(|stat| stat.start_ticks == start_ticks) {
+        None => return Err(EnvironmentError::Gone),
+        Some(stat) if stat.is_exiting || stat.state == 'D' => return Err(EnvironmentError::HeldUp),
+        Some(_) => {}
+    }
+    folder
+        .read(c"environ", &mut content, ENVIRON_BYTES)
+        .map_err(|errno| refused("environ", errno))?;
+    Ok(parse_environment(&content))
+}
+
+fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
+    !has_gained_rights || owner == starter
+}
+
+/// Returns the variables in `/proc/PID/environ`, sorted by name. If a name is repeated, its first value is used.
+/// Entries without a name are omitted, because they belong to a title that the process has written over its
+/// environment.
+fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for variable in bytes.split_inclusive(|&byte| byte == 0) {
+        // A variable without a final NUL byte may be truncated. Omit it, because masking could miss a truncated secret.
+        let Some(variable) = variable.strip_suffix(b"\0") else {
+            break;
+        };
+        let Some(at) = variable.iter().position(|&byte| byte == b'=') else {
+            continue;
+        };
+        let name = String::from_utf8_lossy(&variable[..at]).into_owned();
+        if name.is_empty() || variables.iter().any(|(existing, _)| *existing == name) {
+            continue;
+        }
+        let mut value = String::from_utf8_lossy(&variable[at + 1..]);
+        secrets::hide_variable(is_kept(&name) || secrets::is_harmless_variable(&name), &mut value);
+        if value.len() > SHOWN_BYTES {
+            value = format!("{}…", truncate(&value, SHOWN_BYTES)).into();
+        }
+        variables.push((name, value.into_owned()));
+    }
+    variables.sort_unstable();
+    variables
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::{FakeProc, StatLine};
 
     fn variables(bytes: &[u8]) -> Vec<(String, String)> {
         let variables = parse_environ(bytes).into_iter();
@@ -212,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_kept_names_are_sorted_and_not_secret() {
-        assert!(NAMES.is_sorted() && KEPT_NAMES.is_sorted());
+        assert!(KEPT_NAMES.is_sorted());
         for name in &*KEPT_NAMES {
             for part in ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"] {
                 assert!(!name.contains(part), "{name}");
@@ -271,5 +291,64 @@ mod tests {
         assert_eq!(is_set_uid(b""), None);
         let auxv = std::fs::read("/proc/self/auxv").unwrap();
         assert_eq!(is_set_uid(&auxv), Some(false));
+    }
+
+    #[test]
+    fn only_harmless_variables_are_shown() {
+        let bytes = b"HOME=/root\0PATH=/a:https://ann:s3cret@host\0RANK=3\0NCCL_DEBUG=INFO\0GITHUB_PAT=x\0\
+            NPM_AUTH=x\0MNEMONIC=a b\0UNHEARD_OF=5\0HF_TOKEN=hf_abc\0AWS_SECRET_ACCESS_KEY=x/y\0DB_PASSWORD=p\0\
+            GOOGLE_APPLICATION_CREDENTIALS=/k.json\0my_api_key=1\0PGPASS=q\0\
+            http_proxy=http://ann:s3cret@proxy:3128\0EMPTY_TOKEN=\0=nothing\0title\0HOME=2\0CUT=sec";
+        let parsed = parse_environment(bytes);
+        let expected = [
+            ("AWS_SECRET_ACCESS_KEY", "***"),
+            ("DB_PASSWORD", "***"),
+            ("EMPTY_TOKEN", ""),
+            ("GITHUB_PAT", "***"),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "***"),
+            ("HF_TOKEN", "***"),
+            ("HOME", "/root"),
+            ("MNEMONIC", "***"),
+            ("NCCL_DEBUG", "INFO"),
+            ("NPM_AUTH", "***"),
+            ("PATH", "/a:https://ann:***@host"),
+            ("PGPASS", "***"),
+            ("RANK", "3"),
+            ("UNHEARD_OF", "***"),
+            ("http_proxy", "http://ann:***@proxy:3128"),
+            ("my_api_key", "***"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(parsed, expected);
+    }
+
+    #[test]
+    fn gained_rights_do_not_show_other_users_environments() {
+        assert!(may_show(false, 1, 1000), "the kernel decides");
+        assert!(may_show(true, 1000, 1000));
+        assert!(!may_show(true, 1, 1000) && !may_show(true, 0, 1000));
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        let bytes = [b"PATH=".to_vec(), "é".repeat(4000).into_bytes(), vec![0]].concat();
+        let (_, value) = &parse_environment(&bytes)[0];
+        assert!(value.ends_with("é…") && value.len() <= SHOWN_BYTES + 4);
+    }
+
+    #[test]
+    fn a_reused_pid_or_a_stuck_process_is_not_read() {
+        let fake = FakeProc::new();
+        fake.stat(70, &StatLine { start: 9, ..StatLine::ASLEEP });
+        fake.put(70, "environ", "LC_TEST_NAME=a\x1b[2J\0GPUMEM_TEST_TOKEN=s3cret\0");
+        let read = |start_ticks| read_environment(&fake, 70, start_ticks);
+        let variables = read(9).unwrap();
+        assert_eq!(variables[1], ("LC_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
+        assert_eq!(variables[0].1, "***");
+        assert_eq!(read(10), Err(EnvironmentError::Gone));
+        fake.stat(70, &StatLine { start: 9, state: 'D', ..StatLine::ASLEEP });
+        assert_eq!(read(9), Err(EnvironmentError::HeldUp));
+        fake.end(70);
+        assert_eq!(read(9), Err(EnvironmentError::Gone));
     }
 }

@@ -9,17 +9,19 @@ use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-use super::memory_reader;
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags, fstat, openat, readlinkat_raw, statx,
 };
 use rustix::io::{self, Errno};
+use rustix::path::Arg;
+
+use crate::host::parse_number;
+use crate::host::proc::memory_reader;
 
 const LINK_BYTES: usize = 4096;
 
-/// Size of the first read. Nearly all files fit.
 const FIRST_BYTES: usize = 16 << 10;
 
 const OTHERS_WRITE: u16 = 0o022;
@@ -33,36 +35,30 @@ pub struct ProcEntry {
     pub inode: u64,
 }
 
-/// Open folder of a process, open `fd` folder, or open /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
+
+fn open_folder(at: impl AsFd, path: impl Arg, access: OFlags) -> io::Result<Folder> {
+    openat(at, path, access | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map(Folder)
+}
 
 impl Folder {
     pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
         let mut path = proc.to_owned();
         path.push(rustix::path::DecInt::new(pid));
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(CWD, &path, flags, Mode::empty()).map(Self)
+        open_folder(CWD, &path, OFlags::PATH)
     }
 
-    pub fn list(proc: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(CWD, proc, flags, Mode::empty()).map(Self)
+    pub fn list(path: &Path) -> io::Result<Self> {
+        open_folder(CWD, path, OFlags::RDONLY)
     }
 
     pub fn own(proc: &Path) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(CWD, proc.join("self"), flags, Mode::empty()).map(Self)
+        open_folder(CWD, proc.join("self"), OFlags::PATH)
     }
 
-    /// Opens the `fd` folder of `pid` with a single system call. `self` must be /proc.
     pub fn descriptors_of(&self, pid: u32) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
-    }
-
-    pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
-        self.file_of(pid, "stat", content)
+        open_folder(&self.0, format!("{pid}/fd"), OFlags::RDONLY)
     }
 
     /// Reads the start of a file in the folder of `pid` into `content`. `self` must be /proc.
@@ -78,9 +74,16 @@ impl Folder {
         Ok(fstat(&self.0)?.st_uid)
     }
 
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(fstat(&self.0)?.st_ino)
+    }
+
     pub fn folder(&self, name: &CStr) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(&self.0, name, flags, Mode::empty()).map(Self)
+        open_folder(&self.0, name, OFlags::RDONLY)
+    }
+
+    pub fn unlisted_folder(&self, name: &CStr) -> io::Result<Self> {
+        open_folder(&self.0, name, OFlags::PATH)
     }
 
     pub fn file(&self, name: &CStr) -> io::Result<OwnedFd> {
@@ -88,12 +91,10 @@ impl Folder {
         openat(&self.0, name, flags, Mode::empty())
     }
 
-    /// Replaces `content` with at most `limit` bytes of a file.
-    ///
-    /// This is suitable for files that the kernel returns in a single read: stat, status, cgroup, io, cmdline and
-    /// environ. If a read of such a file does not fill the buffer, the content is complete, and no second read is
-    /// needed to detect the end (`seq_read_iter` in Linux's `fs/seq_file.c` for a file with a single record,
-    /// `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). Lists must be read with [`Folder::read_list`].
+    /// Replaces `content` with at most `limit` bytes of a file that the kernel returns in a single read: stat, status,
+    /// cgroup, io, cmdline or environ. If a read of such a file does not fill the buffer, the content is complete
+    /// (`seq_read_iter` in `fs/seq_file.c`, `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). Lists must be
+    /// read with [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, false)
     }
@@ -186,11 +187,10 @@ impl Folder {
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
-            let pid = name.to_str().ok().and_then(|name| name.parse().ok());
+            let pid = parse_number(name.to_bytes());
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
             listing.len() < MAX_PROCESSES
         })?;
-        // The kernel lists processes in order, but a test's folder is not sorted.
         listing.sort_unstable();
         Ok(listing)
     }
@@ -248,7 +248,6 @@ pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> std::io::Resu
     Ok(bytes)
 }
 
-/// Reads text like [`read_start`]. Returns `None` if the file cannot be read or is not UTF-8.
 pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
     String::from_utf8(read_start(path, most_bytes).ok()?).ok()
 }

@@ -20,7 +20,6 @@ pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
 
-/// Pattern for names of mapped files that show that a framework or library is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
@@ -37,7 +36,6 @@ struct FrameworkMark {
 
 impl FrameworkMark {
     fn is_of(&self, folders: &[u8], name: &[u8]) -> bool {
-        // Comparing the first byte avoids most calls of memcmp(3).
         let prefix = self.prefix.as_bytes();
         (prefix.is_empty() || name.first() == prefix.first())
             && name.starts_with(prefix)
@@ -63,7 +61,6 @@ fn parse() -> Result<Table, toml::de::Error> {
 /// Parsing cannot fail, because a test parses the same table.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Libraries that are listed in addition to a framework, in this order.
 const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,7 +68,6 @@ pub struct Loaded {
     /// Framework that holds the process's GPU memory, or `None` if it is unknown.
     pub framework: Option<&'static str>,
     pub version: Option<String>,
-    /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray` if they are loaded.
     pub libraries: Vec<&'static str>,
 }
 
@@ -95,7 +91,6 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut last: (&[u8], &[u8]) = (&[], &[]);
     // The last line may be truncated, so skip it unless it ends with a newline.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-        // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
             continue;
         };
@@ -126,13 +121,8 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     }
     libraries.extend(LIBRARIES.into_iter().filter(|library| {
         found_marks().any(|mark| mark.name == *library)
-            || match *library {
-                "deepspeed" => framework.is_some() && is_deepspeed(command),
-                "ray" => framework.is_some() && is_ray(command),
-                _ => false,
-            }
+            || (*library == "deepspeed" && framework.is_some() && is_deepspeed(command))
     }));
-    // The longest version is the most precise.
     let versions = versions.into_iter().filter(|(of, _)| Some(*of) == framework);
     let version = versions.map(|(_, version)| version).max_by_key(String::len);
     Loaded { framework, version, libraries }
@@ -156,11 +146,9 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
 }
 
-// Engines are detected by their command lines, because their libraries may show only the framework that they are
-// built on.
-//
-// These functions compare whole names of programs, of an interpreter's script, of the module after `-m`, and the
-// start of titles that workers set. Other arguments are ignored, because a model can have the same name as an engine.
+// The libraries of an engine may show only the framework that it is built on, so engines are detected by the names of
+// programs, scripts and modules, and by the titles that workers set. Other arguments are ignored, because a model can
+// have the same name as an engine.
 
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
@@ -185,10 +173,6 @@ fn is_deepspeed(command: &[Arc<str>]) -> bool {
         || command.iter().any(|argument| {
             matches!(argument.split('=').next(), Some("--deepspeed" | "--deepspeed_config"))
         })
-}
-
-fn is_ray(command: &[Arc<str>]) -> bool {
-    command.first().is_some_and(|title| title.starts_with("ray::"))
 }
 
 #[cfg(test)]
@@ -374,52 +358,37 @@ mod tests {
     }
 
     #[test]
-    fn launchers_and_libraries_are_listed_in_addition() {
+    fn launchers_and_other_frameworks_are_listed_in_addition() {
         let nccl = "/v/nvidia/nccl/lib/libnccl.so.2";
         let ray = "/v/ray/_raylet.so";
         let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
-        for (paths, words, framework, libraries) in [
-            (&[TORCH, nccl, DRIVER][..], "python t.py", "pytorch", &["nccl"][..]),
-            (&[TORCH, ray, DRIVER], "ray::Trainer.fit", "pytorch", &["ray"]),
-            (&[TORCH, DRIVER], "ray::IDLE", "pytorch", &["ray"]),
-            (&[TORCH, adam, nccl, DRIVER], "python t.py", "pytorch", &["deepspeed", "nccl"]),
-            (&[TORCH, DRIVER], "python t.py --deepspeed ds.json", "pytorch", &["deepspeed"]),
-            (&[TORCH, DRIVER], "python t.py --deepspeed_config=ds.json", "pytorch", &["deepspeed"]),
-            (&[ray, DRIVER], "ray::IDLE", "cuda", &["ray"]),
-            (&[nccl, DRIVER], "all_reduce_perf -g 8", "cuda", &["nccl"]),
-            (
-                &["/v/vllm/_C.abi3.so", TORCH, ray, DRIVER],
-                "ray::RayWorkerWrapper",
-                "vllm",
-                &["ray"],
-            ),
-            (&[TORCH, DRIVER], "python t.py --deepspeedy", "pytorch", &[]),
-        ] {
-            let loaded = loaded(paths, words);
-            assert_eq!(loaded.framework, Some(framework), "{words}");
-            assert_eq!(loaded.libraries, libraries, "{words} {paths:?}");
-        }
-        assert_eq!(loaded(&[ray], "ray::IDLE"), Loaded::default());
-    }
-
-    #[test]
-    fn all_loaded_frameworks_are_listed() {
         let flow = "/v/tensorflow/libtensorflow_framework.so.2";
         let jax = "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
         let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
         let numba = "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so";
-        for (paths, framework, libraries) in [
-            (&[TORCH, flow][..], "pytorch", &["tensorflow"][..]),
-            (&[flow, TORCH, jax], "jax", &["pytorch", "tensorflow"]),
-            (&[TORCH, cupy], "pytorch", &["cupy"]),
-            (&[TORCH, numba, RUNTIME], "pytorch", &[]),
-            (&["/v/vllm/_C.abi3.so", TORCH, cupy], "vllm", &[]),
-            (&["/v/vllm/_C.abi3.so", TORCH, flow], "vllm", &["tensorflow"]),
+        let vllm = "/v/vllm/_C.abi3.so";
+        for (paths, words, framework, libraries) in [
+            (&[TORCH, nccl][..], "python t.py", "pytorch", &["nccl"][..]),
+            (&[TORCH, ray], "ray::Trainer.fit", "pytorch", &["ray"]),
+            (&[TORCH, adam, nccl], "python t.py", "pytorch", &["deepspeed", "nccl"]),
+            (&[TORCH], "python t.py --deepspeed ds.json", "pytorch", &["deepspeed"]),
+            (&[TORCH], "python t.py --deepspeed_config=ds.json", "pytorch", &["deepspeed"]),
+            (&[TORCH], "python t.py --deepspeedy", "pytorch", &[]),
+            (&[ray], "ray::IDLE", "cuda", &["ray"]),
+            (&[nccl], "all_reduce_perf -g 8", "cuda", &["nccl"]),
+            (&[vllm, TORCH, ray], "ray::RayWorkerWrapper", "vllm", &["ray"]),
+            (&[TORCH, flow], "python t.py", "pytorch", &["tensorflow"]),
+            (&[flow, TORCH, jax], "python t.py", "jax", &["pytorch", "tensorflow"]),
+            (&[TORCH, cupy], "python t.py", "pytorch", &["cupy"]),
+            (&[TORCH, numba, RUNTIME], "python t.py", "pytorch", &[]),
+            (&[vllm, TORCH, cupy], "python t.py", "vllm", &[]),
+            (&[vllm, TORCH, flow], "python t.py", "vllm", &["tensorflow"]),
         ] {
-            let loaded = loaded(&[paths, &[DRIVER]].concat(), "python t.py");
-            assert_eq!(loaded.framework, Some(framework), "{paths:?}");
-            assert_eq!(loaded.libraries, libraries, "{paths:?}");
+            let loaded = loaded(&[paths, &[DRIVER]].concat(), words);
+            assert_eq!(loaded.framework, Some(framework), "{words} {paths:?}");
+            assert_eq!(loaded.libraries, libraries, "{words} {paths:?}");
         }
+        assert_eq!(loaded(&[ray], "ray::IDLE"), Loaded::default());
     }
 
     #[test]
@@ -439,17 +408,7 @@ mod tests {
             let loaded = loaded(&[path, DRIVER], "x");
             assert_eq!(loaded.version.as_deref(), expected, "{path}");
         }
-    }
-
-    #[test]
-    fn the_version_belongs_to_the_detected_framework() {
-        let paths = [
-            "/usr/local/cuda/lib64/libcudart.so.12.4.127",
-            "/v/tensorflow/libtensorflow_framework.so.2",
-            TORCH,
-            DRIVER,
-        ];
-        let loaded = loaded(&paths, "python t.py");
-        assert_eq!((loaded.framework, loaded.version), (Some("pytorch"), None));
+        let other = "/v/tensorflow/libtensorflow_framework.so.2";
+        assert_eq!(loaded(&[other, TORCH, DRIVER], "x").version, None, "of another framework");
     }
 }

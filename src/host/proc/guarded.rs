@@ -14,33 +14,28 @@ use rustix::thread::CapabilitySet;
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_host;
 use crate::host::machine::rights::has_capability;
-use crate::host::proc::cmdline::CMDLINE_BYTES;
+use crate::host::proc::cmdline::read_cmdline;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
+use crate::host::proc::framework::{MAPS_BYTES, mapped_path};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
-use crate::host::proc::status::{
-    STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks, parse_status,
-};
-use crate::host::{HostError, Roots, parse_cmdline};
+use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks, read_status};
+use crate::host::{HostError, Roots};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
-/// Maximum number of ancestors followed. Nested shells can form a long chain.
 const MAX_ANCESTORS: usize = 128;
 const MAX_THREADS: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Start time in clock ticks since boot. Together, the pid and the start time identify a process.
     pub start_ticks: u64,
-    /// State of the first thread: R, S, D, T, t, Z, X or I.
     pub state: Option<char>,
     pub ppid: Option<u32>,
     pub process_group: Option<u32>,
     pub session: Option<u32>,
     pub is_kernel_thread: bool,
     pub uid: Option<u32>,
-    /// Whether the pid belongs to a process rather than a thread.
     pub is_process: Option<bool>,
     /// Adjustment of the kernel's out-of-memory score. The kernel never kills a process with −1000 to free memory.
     pub oom_score_adj: Option<i32>,
@@ -67,7 +62,6 @@ pub struct Ourselves {
     pub uid: u32,
     pub session: Option<u32>,
     pub ancestors: Vec<u32>,
-    /// Whether gpumem has `CAP_KILL` and can therefore signal other users' processes.
     pub may_signal_others: bool,
     pub pid_namespace: Option<PidNamespace>,
     pub boot_id: Option<Arc<str>>,
@@ -115,8 +109,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         ..Guarded::default()
     };
     let has_memory = stat.has_memory();
-    if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
-        let status = parse_status(&content);
+    if let Ok(status) = read_status(&folder, &mut content) {
         guarded.is_process = status.thread_group.map(|group| group == pid);
         let uid = status.uid;
         guarded.uid = owner_uid(&folder, uid, &mut content);
@@ -128,12 +121,10 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         folder.link(c"exe", |target| Arc::from(String::from_utf8_lossy(target))).ok();
     guarded.executable_is_roots =
         guarded.executable.as_ref().and_then(|_| folder.leads_to_roots_file(c"exe"));
-    let limit = CMDLINE_BYTES + 1;
-    if has_memory && folder.read(c"cmdline", &mut content, limit).is_ok() {
-        guarded.command = parse_cmdline(&content);
-    }
-    if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
-        guarded.environment = parse_own_environ(&content, &folder);
+    if has_memory {
+        guarded.command = read_cmdline(&folder, &mut content);
+        let read = folder.read(c"environ", &mut content, ENVIRON_BYTES);
+        guarded.environment = read.ok().and_then(|()| parse_own_environ(&content, &folder));
     }
     if guarded.environment.as_deref().is_some_and(is_preloaded) {
         guarded.executable_is_roots = guarded.executable_is_roots.map(|_| false);
@@ -145,7 +136,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
-    folder.read(c"status", &mut content, STATUS_BYTES).ok()?;
+    read_status(&folder, &mut content).ok()?;
     parse_signal_masks(&content)
 }
 
@@ -171,7 +162,6 @@ pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
-/// Returns whether all threads of a process have exited. Returns `false` if the process does not exist.
 pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     let is_zombie = |stat: &Stat<'_>| {
         matches!(stat.state, 'Z' | 'X' | 'x') && stat.threads.is_none_or(|threads| threads <= 1)
@@ -193,12 +183,10 @@ pub(in crate::host) fn read_ancestors(roots: &Roots, pid: u32) -> impl Iterator<
 }
 
 fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Option<T> {
-    let mut content = Vec::new();
-    Folder::open(&roots.proc, pid).ok()?.read(c"stat", &mut content, STAT_BYTES).ok()?;
-    parse_stat(&content).as_ref().map(part)
+    let folder = Folder::open(&roots.proc, pid).ok()?;
+    Stat::read(&folder, &mut Vec::new()).ok()?.as_ref().map(part)
 }
 
-/// Lists all processes. A process that starts or exits during the call may be missing.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     let mut all = Vec::new();
     read_each(roots, |pid, stat| {
@@ -221,10 +209,8 @@ pub(in crate::host) fn read_each(
     let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes()).map_err(failed)?;
     let mut content = Vec::new();
     for ProcEntry { pid, .. } in listing {
-        let read = Folder::open(&roots.proc, pid)
-            .and_then(|folder| folder.read(c"stat", &mut content, STAT_BYTES));
-        if read.is_ok()
-            && let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released)
+        if let Ok(folder) = Folder::open(&roots.proc, pid)
+            && let Ok(Some(stat)) = Stat::read(&folder, &mut content)
         {
             each(pid, &stat);
         }
@@ -256,6 +242,42 @@ fn wait_channel(task: &Path) -> Option<String> {
 
 fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
+}
+
+/// Variables that make the driver load a profiler or debugger into a CUDA program.
+const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CheckpointFacts {
+    pub tracer: u32,
+    pub mapped: Vec<String>,
+    pub injection: Option<&'static str>,
+}
+
+pub fn read_checkpoint_facts(roots: &Roots, pid: u32) -> Option<CheckpointFacts> {
+    let folder = Folder::open(&roots.proc, pid).ok()?;
+    let tracer = read_status(&folder, &mut Vec::new()).ok()?.tracer?;
+    let [_, environment, maps] = folder.read_memory([0, ENVIRON_BYTES, MAPS_BYTES]);
+    let (environment, maps) = (environment.ok()?, maps.ok()?);
+    // A list that reaches the limit may be incomplete.
+    if maps.len() >= MAPS_BYTES || environment.len() >= ENVIRON_BYTES {
+        return None;
+    }
+    let lines = maps.split(|&byte| byte == b'\n');
+    let paths = lines.filter_map(mapped_path);
+    let mut mapped: Vec<String> =
+        paths.map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    mapped.sort_unstable();
+    mapped.dedup();
+    let is_set = |name: &&str| {
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.any(|variable| {
+            variable
+                .strip_prefix(name.as_bytes())
+                .is_some_and(|rest| rest.len() > 1 && rest[0] == b'=')
+        })
+    };
+    Some(CheckpointFacts { tracer, mapped, injection: INJECTIONS.into_iter().find(is_set) })
 }
 
 #[cfg(test)]
@@ -357,5 +379,14 @@ mod tests {
             assert_eq!(read(0o4755, "GPUMEM_RELEASE_SIGNAL", "USR2"), (false, true));
             assert_eq!(read(0o4755, "LD_PRELOAD", "/nonexistent.so"), (false, true));
         }
+    }
+
+    #[test]
+    fn the_current_process_is_not_traced_and_has_mapped_its_program() {
+        let facts = read_checkpoint_facts(&Roots::default(), std::process::id()).unwrap();
+        let program = std::env::current_exe().unwrap().canonicalize().unwrap();
+        assert!(facts.mapped.contains(&program.display().to_string()), "{facts:?}");
+        assert_eq!((facts.tracer, facts.injection), (0, None));
+        assert_eq!(read_checkpoint_facts(&Roots::default(), u32::MAX), None);
     }
 }

@@ -9,7 +9,7 @@
 //! files itself.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::io::{self, BufReader, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, OwnedFd};
-use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -42,12 +41,9 @@ const MAX_PER_USER: usize = 4;
 /// Size of a request, which contains a limit in bytes for each file. A single request is sent for all files of a
 /// process, because a round trip takes longer than the kernel takes to write a file.
 const REQUEST_BYTES: usize = NAMES.len() * 8;
-/// Size of an answer's header, which contains an error number and a length for each file.
 const HEAD_BYTES: usize = NAMES.len() * 8;
-/// Number of bytes of an answer that are read together with its header.
 const SHORT_BYTES: usize = 8 << 10;
 
-/// Content of each file, in the order of [`NAMES`].
 pub(super) type Contents = [Result<Vec<u8>, Errno>; NAMES.len()];
 
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
@@ -96,7 +92,6 @@ impl Drop for ReadingChild {
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|argument| argument == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
-        // An error means that the parent has exited.
         let _ = serve();
     }
     is_child
@@ -111,14 +106,17 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
         let is_gone = abandoned.child.try_wait().is_ok_and(|status| status.is_some());
         !is_gone || abandoned.at.elapsed() < PAUSE
     });
-    let (inode, uid) = match fstat(folder) {
-        Ok(stat) => (stat.st_ino, stat.st_uid),
-        Err(errno) => return Some(NAMES.map(|_| Err(errno))),
-    };
-    let of_user = reader.abandoned.iter().filter(|abandoned| abandoned.uid == uid).count();
-    if of_user >= MAX_PER_USER || reader.abandoned.iter().any(|abandoned| abandoned.inode == inode)
-    {
-        return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
+    if !reader.abandoned.is_empty() {
+        let (inode, uid) = match folder.inode().and_then(|inode| Ok((inode, folder.owner()?))) {
+            Ok(identity) => identity,
+            Err(errno) => return Some(NAMES.map(|_| Err(errno))),
+        };
+        let of_user = reader.abandoned.iter().filter(|abandoned| abandoned.uid == uid).count();
+        if of_user >= MAX_PER_USER
+            || reader.abandoned.iter().any(|abandoned| abandoned.inode == inode)
+        {
+            return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
+        }
     }
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
@@ -134,10 +132,11 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
                 let mut child = child;
                 // A blocked child can survive SIGKILL.
                 let _ = child.kill();
+                let inode = folder.inode().unwrap_or(0);
+                let uid = folder.owner().unwrap_or(u32::MAX);
                 reader.abandoned.push(AbandonedChild { child, inode, uid, at: Instant::now() });
                 return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
             }
-            // Another process has killed the child.
             Err(_) => drop(socket),
         }
     }
@@ -180,35 +179,25 @@ fn ask(
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&folders));
     sendmsg(&socket, &[IoSlice::new(question)], &mut control, SendFlags::NOSIGNAL)?;
-    // Most answers are short enough to be received together with their header.
-    let mut begin = [0; HEAD_BYTES + SHORT_BYTES];
-    let mut got = 0;
-    while got < HEAD_BYTES {
-        match socket.read(&mut begin[got..])? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            more => got += more,
-        }
-    }
-    let (head, received) = begin[..got].split_at(HEAD_BYTES);
-    let (heads, _) = head.as_chunks::<8>();
-    let lengths = heads.iter().map(|&[.., l0, l1, l2, l3]| u32::from_le_bytes([l0, l1, l2, l3]));
-    let mut unread = received.to_vec();
-    unread.resize(lengths.map(|length| length as usize).sum(), 0);
-    socket.read_exact(unread.get_mut(received.len()..).unwrap_or_default())?;
+    // Most answers fit into the buffer and take a single read.
+    let mut answer = BufReader::with_capacity(SHORT_BYTES, socket);
+    let mut head = [0; HEAD_BYTES];
+    answer.read_exact(&mut head)?;
     let mut contents = NAMES.map(|_| Ok(Vec::new()));
+    let (heads, _) = head.as_chunks::<8>();
     for (content, &[e0, e1, e2, e3, l0, l1, l2, l3]) in contents.iter_mut().zip(heads) {
-        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        let following = unread.split_off(length.min(unread.len()));
-        let errno = i32::from_le_bytes([e0, e1, e2, e3]);
-        let bytes = std::mem::replace(&mut unread, following);
-        *content = if errno == 0 { Ok(bytes) } else { Err(Errno::from_raw_os_error(errno)) };
+        let mut bytes = vec![0; u32::from_le_bytes([l0, l1, l2, l3]) as usize];
+        answer.read_exact(&mut bytes)?;
+        *content = match i32::from_le_bytes([e0, e1, e2, e3]) {
+            0 => Ok(bytes),
+            errno => Err(Errno::from_raw_os_error(errno)),
+        };
     }
     Ok(contents)
 }
 
 fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Report that the child has started.
     socket.write_all(&[0])?;
     let mut content = Vec::new();
     loop {

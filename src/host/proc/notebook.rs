@@ -12,7 +12,6 @@ use crate::host::proc::cmdline::{self, Program};
 use crate::model::program::file_name;
 use crate::model::snapshot::Jupyter;
 
-/// Programs and Python modules that are kernels.
 const LAUNCHERS: [&str; 7] = [
     "ipykernel",
     "ipykernel_launcher",
@@ -32,7 +31,6 @@ const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 /// Module that marimo uses to start a kernel in a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
 
-/// Argument that Python's multiprocessing passes to a spawned process (CPython: `Lib/multiprocessing/spawn.py`).
 const SPAWNED: &str = "--multiprocessing-fork";
 
 /// Option with which nbclient disables a kernel's history (`NotebookClient.create_kernel_manager`). papermill and
@@ -118,7 +116,6 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Returns the last argument, or value of an option, that can be the path of a connection file.
 pub fn connection_argument<S: AsRef<str>>(arguments: &[S]) -> Option<&str> {
     let mut values = arguments.iter().rev().map(|argument| {
         let argument = argument.as_ref();
@@ -398,63 +395,28 @@ mod tests {
     }
 
     #[test]
-    fn hub_servers_are_recognised_by_their_argv() {
-        for (line, expected) in [
-            ("/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1", true),
-            ("python -m jupyterhub.singleuser", true),
-            ("/v/bin/python /v/bin/jupyter-lab", false),
-        ] {
-            let arguments: Vec<&str> = line.split(' ').collect();
-            assert_eq!(is_hub_server(&arguments), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn servers_without_a_file_are_recognised_by_their_argv() {
-        for (line, expected) in [
-            ("/v/bin/python /v/bin/voila --no-browser a.ipynb", Some("voila")),
-            ("python -m voila a.ipynb", Some("voila")),
-            ("jupyter voila a.ipynb", Some("voila")),
-            ("/v/bin/python /v/bin/jupyter-kernelgateway --port 1", Some("kernelgateway")),
-            ("jupyter kernelgateway", Some("kernelgateway")),
-            ("python -m kernel_gateway", Some("kernelgateway")),
-            ("python -m jupyter_server", None),
-        ] {
-            let arguments: Vec<&str> = line.split(' ').collect();
-            assert_eq!(parse_fileless_server(&arguments), expected, "{line}");
-            assert!(is_server(&arguments), "{line}");
-        }
-    }
-
-    #[test]
     fn servers_and_consoles_are_recognised_by_their_argv() {
-        for (line, console, serves) in [
-            ("/v/bin/python /v/bin/jupyter-console", Some("jupyter-console"), false),
-            ("python -m qtconsole --kernel x", Some("jupyter-qtconsole"), false),
-            ("/usr/bin/python3 /usr/bin/spyder", Some("spyder"), false),
-            ("/v/bin/python /v/bin/jupyter-lab --port 1", None, true),
-            ("python -m jupyter_server", None, true),
-            ("jupyter notebook", None, true),
-            ("python -m jupyterhub.singleuser", None, true),
-            ("python drive.py spyder", None, false),
-            ("", None, false),
+        for (line, console, fileless, [is_a_server, is_a_hub_server]) in [
+            ("/v/bin/python /v/bin/jupyter-console", Some("jupyter-console"), None, [false; 2]),
+            ("python -m qtconsole --kernel x", Some("jupyter-qtconsole"), None, [false; 2]),
+            ("/usr/bin/python3 /usr/bin/spyder", Some("spyder"), None, [false; 2]),
+            ("/v/bin/python /v/bin/jupyter-lab --port 1", None, None, [true, false]),
+            ("python -m jupyter_server", None, None, [true, false]),
+            ("jupyter notebook", None, None, [true, false]),
+            ("/opt/conda/bin/jupyterhub-singleuser --port=1", None, None, [true; 2]),
+            ("python -m jupyterhub.singleuser", None, None, [true; 2]),
+            ("/v/bin/python /v/bin/voila --no-browser a.ipynb", None, Some("voila"), [true, false]),
+            ("jupyter voila a.ipynb", None, Some("voila"), [true, false]),
+            ("jupyter kernelgateway", None, Some("kernelgateway"), [true, false]),
+            ("python -m kernel_gateway", None, Some("kernelgateway"), [true, false]),
+            ("python drive.py spyder", None, None, [false; 2]),
+            ("", None, None, [false; 2]),
         ] {
             let arguments: Vec<&str> = line.split(' ').collect();
-            let recognised = (parse_console(&arguments), is_server(&arguments));
-            assert_eq!(recognised, (console, serves), "{line}");
+            assert_eq!(parse_console(&arguments), console, "{line}");
+            assert_eq!(parse_fileless_server(&arguments), fileless, "{line}");
+            let servers = [is_server(&arguments), is_hub_server(&arguments)];
+            assert_eq!(servers, [is_a_server, is_a_hub_server], "{line}");
         }
-    }
-
-    #[test]
-    fn clients_of_a_kernel_are_not_kernels() {
-        for line in [
-            format!("jupyter-console --existing kernel-{ID}.json"),
-            "python train.py -f config.json".to_owned(),
-            "python -f kernel-.txt".to_owned(),
-            "".to_owned(),
-        ] {
-            assert_eq!(kernel(&line), None, "{line}");
-        }
-        assert_eq!(parse_kernel::<&str>(&[]), None);
     }
 }

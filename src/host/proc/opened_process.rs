@@ -6,17 +6,15 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::fs::fstat;
 use rustix::io;
 
 use crate::host::Roots;
-use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::cmdline::read_cmdline;
 use crate::host::proc::folder::{Folder, is_gone};
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::{STATUS_BYTES, parse_status};
+use crate::host::proc::stat::Stat;
+use crate::host::proc::status::read_status;
 
-/// Maximum number of bytes read from an environment. Linux allows 6 MiB for command line and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
 const VALUE_BYTES: usize = 4096;
 
@@ -31,7 +29,7 @@ pub struct OpenedProcess {
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
-    root: OnceCell<OwnedFd>,
+    root: OnceCell<Folder>,
 }
 
 impl OpenedProcess {
@@ -45,13 +43,11 @@ impl OpenedProcess {
     fn try_open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
         let folder = Folder::open(&roots.proc, pid)?;
         let mut content = Vec::new();
-        folder.read(c"stat", &mut content, STAT_BYTES)?;
-        let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released) else {
+        let Some(stat) = Stat::read(&folder, &mut content)? else {
             return Ok(None);
         };
         let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
-        folder.read(c"status", &mut content, STATUS_BYTES)?;
-        let status = parse_status(&content);
+        let status = read_status(&folder, &mut content)?;
         Ok(Some(Self {
             pid,
             start_ticks,
@@ -64,13 +60,12 @@ impl OpenedProcess {
         }))
     }
 
-    pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
+    pub fn root(&self) -> io::Result<&Folder> {
         if let Some(root) = self.root.get() {
-            return Ok(root.as_fd());
+            return Ok(root);
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(&self.folder, c"root", flags, Mode::empty())?;
-        Ok(self.root.get_or_init(|| root).as_fd())
+        let root = self.folder.unlisted_folder(c"root")?;
+        Ok(self.root.get_or_init(|| root))
     }
 
     /// Returns whether both processes have the same root directory, so that a path refers to the same file in both.
@@ -95,12 +90,7 @@ impl OpenedProcess {
     }
 
     pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
-        let mut content = Vec::new();
-        let read = self
-            .has_memory()
-            .then(|| self.folder.read(c"cmdline", &mut content, CMDLINE_BYTES + 1))?;
-        read.ok()?;
-        parse_cmdline(&content)
+        self.has_memory().then(|| read_cmdline(&self.folder, &mut Vec::new()))?
     }
 
     /// Returns the target of a link such as `cwd` or `ns/pid`, or `None` if it cannot be read or is not UTF-8.

@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io;
 
 use crate::host::gpu::gpu_files::read_held_within;
-use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
-use crate::host::proc::entry::HostFacts;
+use crate::host::parse_number;
+use crate::host::proc::cmdline::{read_cmdline, read_working_directory};
 use crate::host::proc::folder::Folder;
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::processes::HostFacts;
+use crate::host::proc::stat::Stat;
 use crate::host::proc::tree::Tree;
 use crate::model::Process;
 use crate::model::process::{Relation, Relative};
@@ -31,7 +31,6 @@ const MOST: usize = 64;
 
 const MOST_LISTED: usize = 16;
 
-/// Maximum number of bytes read from the list of processes in a cgroup. About a thousand pids fit.
 const CGROUP_BYTES: usize = 8 << 10;
 
 /// Mount points of the cgroup v2 hierarchy and of the v1 memory hierarchy, relative to `Roots::root`.
@@ -63,7 +62,7 @@ struct RelativeSockets {
 #[derive(Debug)]
 struct KnownRelatives {
     start_ticks: Option<u64>,
-    looked_ns: u64,
+    searched_ns: u64,
     relatives: Arc<[Relative]>,
     client_addresses: Option<Arc<[Arc<str>]>>,
 }
@@ -81,7 +80,7 @@ impl HostFacts {
             let known = before.remove(&process.pid);
             let known = known.filter(|known| known.start_ticks == process.start_ticks);
             let known = match known {
-                Some(known) if now_ns.saturating_sub(known.looked_ns) < VALID_NS => known,
+                Some(known) if now_ns.saturating_sub(known.searched_ns) < VALID_NS => known,
                 known => self.find_job(process, tree, known.as_ref(), now_ns),
             };
             process.listening_relatives = Some(Arc::clone(&known.relatives));
@@ -120,7 +119,6 @@ impl HostFacts {
             let find = |pid: u32, addresses: &[Arc<str>], before: Option<&[Arc<str>]>| {
                 let folder = Folder::open(&self.roots.proc, pid).ok()?;
                 let mut clients = self.listening.clients(&folder, addresses, &sockets);
-                // A client remains known after it has disconnected.
                 let is_left = |address: &&Arc<str>| addresses.contains(address);
                 for address in before.unwrap_or_default().iter().filter(is_left) {
                     let clients = clients.get_or_insert_default();
@@ -143,7 +141,7 @@ impl HostFacts {
         }
         KnownRelatives {
             start_ticks: process.start_ticks,
-            looked_ns: now_ns,
+            searched_ns: now_ns,
             relatives: relatives.into(),
             client_addresses: client_addresses.filter(|_| !listening_on.is_empty()),
         }
@@ -204,8 +202,7 @@ impl HostFacts {
 
     fn read_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
-        folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
-        let stat = parse_stat(&self.content)?;
+        let stat = Stat::read(&folder, &mut self.content).ok()??;
         let (start_ticks, session) = (stat.start_ticks, stat.session);
         let has_memory = stat.has_memory();
         let read = self.read_listens(&folder, start_ticks, has_memory);
@@ -225,18 +222,12 @@ impl HostFacts {
         let Some(on) = on else {
             return Ok((inodes, None));
         };
-        let mut command = None;
-        if has_memory {
-            // One additional byte shows whether the command line exceeds the limit.
-            let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
-            command = read.ok().and_then(|()| parse_cmdline(&self.content));
-        }
+        let command = has_memory.then(|| read_cmdline(folder, &mut self.content)).flatten();
         let working_directory = read_working_directory(folder).ok().map(Arc::from);
         Ok((inodes, Some(RelativeSockets { start_ticks, command, working_directory, on })))
     }
 }
 
-/// Returns whether all processes in the cgroup belong to a single service or container.
 fn has_cgroup_of_its_own(process: &Process) -> bool {
     let is_service = process
         .systemd_unit
@@ -255,16 +246,12 @@ fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
     };
     for mounted in CGROUPS {
         let folder = root.join(mounted).join(&cgroup[1..]);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(opened) = openat(CWD, &folder, flags, Mode::empty()) else {
+        let Ok(folder) = Folder::list(&folder) else {
             continue;
         };
         let mut content = Vec::new();
-        let read = Folder::from(opened).read_list(c"cgroup.procs", &mut content, CGROUP_BYTES);
-        if read.is_ok() {
-            let lines = content.split(|&byte| byte == b'\n');
-            let pids = lines.filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok());
-            return pids.collect();
+        if folder.read_list(c"cgroup.procs", &mut content, CGROUP_BYTES).is_ok() {
+            return content.split(|&byte| byte == b'\n').filter_map(parse_number).collect();
         }
     }
     Vec::new()
@@ -312,7 +299,6 @@ mod tests {
 
         fn relatives(&mut self, process: &Process) -> Vec<(u32, Relation, String)> {
             self.around.begin(self.now_ns);
-            self.holders.refresh_tree(self.now_ns);
             self.holders.fill_descendants(&mut [], |_| None, self.now_ns);
             let mut processes = [process.clone()];
             self.around.fill_relatives(&mut processes, self.holders.tree(), self.now_ns);
@@ -334,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_its_line_and_of_its_session_are_looked_at() {
+    fn ancestors_in_the_session_and_descendants_are_searched() {
         let mut fake = Fake::new();
         // The processes are a terminal server, a shell, a listening front end, the process itself, and its listening
         // child.
@@ -368,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
+    fn a_session_outside_the_namespace_is_shared_with_ancestors() {
         let mut fake = Fake::new();
         // The leader of the common session is outside the namespace. Process 60 is in a different session.
         fake.process(60, 1, 60, 8);
@@ -381,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_of_its_service_or_container_are_looked_at() {
+    fn other_processes_of_a_service_or_container_are_searched() {
         let mut fake = Fake::new();
         fake.process(70, 1, 70, 1);
         fake.process(80, 1, 80, 8);

@@ -7,16 +7,17 @@
 //! it (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustix::io::{self, Errno};
 
-use crate::host::Roots;
 use crate::host::gpu::gpu_files::{Sockets, read_held};
 use crate::host::proc::folder::{Folder, if_readable};
+use crate::host::{Roots, parse_number};
 
-/// Maximum number of bytes read from a table. Thousands of sockets fit.
 const TABLE_BYTES: usize = 1 << 20;
 
 /// Time, in nanoseconds, for which a table is valid. To produce a table, the kernel reads a whole hash table even if
@@ -52,8 +53,8 @@ pub(in crate::host) fn holds_listener(
     address: SocketAddr,
 ) -> Option<bool> {
     let mut takers: Vec<(AddressMatch, u64)> = Vec::new();
-    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
-        let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
+    for table in &TABLES[TCP] {
+        let Inodes { places, .. } = Inodes::read(*table, folder).ok().filter(|it| it.is_whole)?;
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
         takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
@@ -73,44 +74,19 @@ pub(in crate::host) fn holds_listener(
 
 /// Counts the established connections to the ports on which a process listens. Returns `None` if the number is unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
-    let held = read_held(folder, &roots.dev).ok()?.sockets?;
-    if held.is_partial {
-        return None;
-    }
-    let mut ports: Vec<u16> = Vec::new();
-    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
-        let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
-        ports.extend(places.iter().filter_map(|(inode, bound)| match bound {
-            ListenAddress::Tcp(port, _) if held.inodes.contains(inode) => Some(*port),
-            _ => None,
-        }));
-    }
+    let held = read_held(folder, &roots.dev).ok()?.sockets.filter(|held| !held.is_partial)?;
     let mut count = 0;
-    for name in [c"net/tcp", c"net/tcp6"] {
-        let mut content = Vec::new();
-        match folder.read_list(name, &mut content, TABLE_BYTES) {
-            Ok(()) if content.len() < TABLE_BYTES => {}
-            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
-            _ => return None,
-        }
-        let lines = content.split(|&byte| byte == b'\n');
-        let of_its = lines.filter_map(parse_established).filter(|port| ports.contains(port));
-        count += of_its.count();
+    for table in &TABLES[TCP] {
+        let table = Inodes::read(*table, folder).ok().filter(|it| it.has_all_connections)?;
+        let own = table.places.iter().filter(|(inode, _)| held.inodes.contains(inode));
+        let ports: Vec<u16> = own.filter_map(|(_, bound)| bound.port()).collect();
+        let connections = table.connections.iter();
+        let is_own = |it: &&Connection| it.is_established && ports.contains(&it.local.port());
+        count += connections.filter(is_own).count();
     }
     Some(count)
 }
 
-fn parse_established(line: &[u8]) -> Option<u16> {
-    /// State of an established connection, in hexadecimal (`include/net/tcp_states.h` of the kernel).
-    const ESTABLISHED: &str = "01";
-    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let (_, port) = fields.nth(1)?.split_once(':')?;
-    let is_established = fields.nth(1)? == ESTABLISHED;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    is_established.then_some(port)
-}
-
-/// Tables of sockets by network namespace. Each table is read when it is first needed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
@@ -127,7 +103,6 @@ struct Tables {
 struct Inodes {
     places: Vec<(u64, ListenAddress)>,
     is_whole: bool,
-    /// Connections to or from a listening port, from the same table.
     connections: Vec<Connection>,
     has_all_connections: bool,
 }
@@ -138,6 +113,7 @@ struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     inode: u64,
+    is_established: bool,
 }
 
 /// Address of a listening socket. Addresses are reported in this order, because services usually use low ports, and
@@ -150,7 +126,13 @@ enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Returns how a connection to `wanted` can reach the socket, or `None` if it cannot.
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(port, _) => Some(*port),
+            Self::Unix(_) => None,
+        }
+    }
+
     fn reach(&self, wanted: SocketAddr) -> Option<AddressMatch> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -208,11 +190,9 @@ impl Listening {
                 .namespaces
                 .entry(namespace)
                 .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
-            // The table of Unix sockets is read first, because that takes the least time.
-            let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
-            for (table, known) in order.iter().zip(&mut known.tables) {
+            for (table, known) in TABLES.into_iter().zip(&mut known.tables) {
                 if known.is_none() {
-                    *known = if_readable(table.read(folder))?;
+                    *known = if_readable(Inodes::read(table, folder))?;
                 }
                 let Some(Inodes { places, is_whole, .. }) = known else {
                     is_complete = false;
@@ -233,9 +213,7 @@ impl Listening {
                 .then(|| bound.iter().take(MOST_LISTED).map(|it| it.text()).collect()),
         })
     }
-}
 
-impl Listening {
     /// Returns those of the TCP addresses in `addresses` that have a client. A client is a process outside the job
     /// that is connected or recently was. `folder` belongs to the process that listens at the addresses, and `job`
     /// contains the sockets of all processes of the job. Uses the tables read by [`read`](Self::read). Returns `None`
@@ -249,7 +227,7 @@ impl Listening {
         let tables = &self.namespaces.get(&read_namespace(folder, c"ns/net")?)?.tables;
         let mut inodes = HashMap::new();
         let mut has_all = true;
-        for table in &tables[1..] {
+        for table in &tables[TCP] {
             let table = table.as_ref()?;
             let ends = table.connections.iter().map(|it| ((it.local, it.remote), it.inode));
             inodes.extend(ends);
@@ -261,7 +239,7 @@ impl Listening {
             other.is_some_and(|inode| job.contains(inode))
         };
         let has_client = |address: &SocketAddr| {
-            let connections = tables[1..].iter().flatten().flat_map(|table| &table.connections);
+            let connections = tables[TCP].iter().flatten().flat_map(|table| &table.connections);
             connections.into_iter().any(|connection| {
                 let is_it = |end: SocketAddr| {
                     end.port() == address.port()
@@ -297,7 +275,7 @@ impl Listening {
             return Some(Vec::new());
         }
         let tables = &self.namespaces.get(&read_namespace(folder, c"ns/net")?)?.tables;
-        let tables: Vec<&Inodes> = tables[1..].iter().flatten().collect();
+        let tables: Vec<&Inodes> = tables[TCP].iter().flatten().collect();
         if !tables.iter().all(|table| table.has_all_connections) {
             return None;
         }
@@ -319,19 +297,16 @@ impl Listening {
     }
 }
 
-/// Parses the number of a namespace in a link target such as `net:[4026531840]`.
-pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
+pub(in crate::host) fn read_namespace(folder: &Folder, name: &CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
-        let number = target[start + 1..].strip_suffix(b"]")?;
-        std::str::from_utf8(number).ok()?.parse().ok()
+        parse_number(target[start + 1..].strip_suffix(b"]")?)
     });
     number.ok()?
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AddressMatch {
-    /// The socket is bound to this address.
     Exact,
     /// The socket is bound to all addresses of the same IP version.
     Any,
@@ -350,20 +325,15 @@ enum SocketLine {
     Connected(Connection),
 }
 
-#[derive(Clone, Copy, Debug)]
-enum SocketTable {
-    Tcp,
-    Tcp6,
-    Unix,
-}
+type SocketTable = (&'static CStr, fn(&[u8]) -> Option<SocketLine>);
 
-impl SocketTable {
-    fn read(self, folder: &Folder) -> io::Result<Inodes> {
-        let name = match self {
-            Self::Tcp => c"net/tcp",
-            Self::Tcp6 => c"net/tcp6",
-            Self::Unix => c"net/unix",
-        };
+/// The table of Unix sockets is first, because reading it takes the least time.
+const TABLES: [SocketTable; 3] =
+    [(c"net/unix", parse_unix), (c"net/tcp", parse_tcp), (c"net/tcp6", parse_tcp)];
+const TCP: Range<usize> = 1..3;
+
+impl Inodes {
+    fn read((name, parse): SocketTable, folder: &Folder) -> io::Result<Self> {
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
             // If the process still exists, a missing table means that the kernel lacks the protocol.
@@ -376,11 +346,9 @@ impl SocketTable {
         let mut ports = HashSet::new();
         let mut connections = Vec::new();
         for line in content.split_inclusive(|&byte| byte == b'\n') {
-            match line.strip_suffix(b"\n").and_then(|line| self.parse(line.trim_ascii_end())) {
+            match line.strip_suffix(b"\n").and_then(|line| parse(line.trim_ascii_end())) {
                 Some(SocketLine::Listens(inode, bound)) => {
-                    if let ListenAddress::Tcp(port, _) = bound {
-                        ports.insert(port);
-                    }
+                    ports.extend(bound.port());
                     places.push((inode, bound));
                 }
                 Some(SocketLine::Connected(connection)) => {
@@ -399,21 +367,14 @@ impl SocketTable {
             }
         }
         places.sort_unstable();
-        Ok(Inodes { places, is_whole, connections, has_all_connections })
-    }
-
-    fn parse(self, line: &[u8]) -> Option<SocketLine> {
-        match self {
-            Self::Tcp | Self::Tcp6 => parse_tcp(line),
-            Self::Unix => parse_unix(line),
-        }
+        Ok(Self { places, is_whole, connections, has_all_connections })
     }
 }
 
 /// Parses a line such as `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1
 /// …`.
 fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
-    /// States of a connection (`include/net/tcp_states.h` of the kernel).
+    const ESTABLISHED: u8 = 1;
     const SYN_RECEIVED: u8 = 3;
     const LISTEN: u8 = 10;
     let line = std::str::from_utf8(line).ok()?;
@@ -428,7 +389,8 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
         _ => {
             let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
             let (local, remote) = (canonical(local), canonical(parse_socket_address(remote)?));
-            SocketLine::Connected(Connection { local, remote, inode })
+            let is_established = state == ESTABLISHED;
+            SocketLine::Connected(Connection { local, remote, inode, is_established })
         }
     })
 }
@@ -460,13 +422,11 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// Parses a line such as `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
 ///
-/// Returns `None` if the line cannot be parsed, and [`SocketLine::Other`] if the socket does not listen or is not a
-/// stream socket. The CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in each process that has a CUDA
-/// context.
+/// Only stream sockets count, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in each process
+/// that has a CUDA context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// Flag `__SO_ACCEPTCON` of a listening socket (`include/uapi/linux/net.h`).
     const ACCEPTS: u32 = 1 << 16;
-    /// `SOCK_STREAM` as the kernel prints it.
     const STREAM: &str = "0001";
     let mut rest = line;
     let mut field = || {

@@ -6,33 +6,28 @@
 use std::ffi::CString;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::io;
 
-use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::{HostError, parse_number};
 
-/// Maximum number of bytes in the file, which contains 52 numbers of up to 20 digits and a name.
 pub(in crate::host) const STAT_BYTES: usize = 2048;
 
-/// Flag `PF_EXITING` (`include/linux/sched.h` of the kernel).
 const EXITING: u64 = 0x0000_0004;
 
-/// Flag `PF_KTHREAD` (`include/linux/sched.h` of the kernel).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Values of `/proc/PID/stat`, with memory in pages and times in clock ticks.
+///
+/// A parent, and the leader of a group or session, is `None` if it is outside this pid namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
     /// Name of the first thread, which can contain any bytes. The kernel truncates it to 15 bytes.
     pub comm: &'a [u8],
     pub state: char,
-    /// `None` if the parent is outside this pid namespace.
     pub ppid: Option<u32>,
-    /// `None` if the leader of the process group is outside this pid namespace.
     pub process_group: Option<u32>,
-    /// `None` if the leader of the session is outside this pid namespace.
     pub session: Option<u32>,
-    /// Device number of the controlling terminal, or 0 if there is none.
     pub terminal: u32,
     pub is_kernel_thread: bool,
     /// Whether the process is exiting or a zombie. Its memory map and files are then no longer visible. A driver can
@@ -41,7 +36,6 @@ pub struct Stat<'a> {
     pub cpu_ticks: u64,
     /// CPU time of reaped children and of the descendants that they reaped.
     pub reaped_ticks: u64,
-    /// `None` if all threads have exited.
     pub threads: Option<u32>,
     pub start_ticks: u64,
     pub rss_pages: u64,
@@ -53,14 +47,23 @@ pub struct Stat<'a> {
     pub is_released: bool,
 }
 
-impl Stat<'_> {
+impl<'a> Stat<'a> {
+    /// Reads `stat` through the open folder of a process. Returns `None` if the file is malformed, or if the kernel is
+    /// releasing the process.
+    pub(in crate::host) fn read(
+        folder: &Folder,
+        content: &'a mut Vec<u8>,
+    ) -> io::Result<Option<Self>> {
+        folder.read(c"stat", content, STAT_BYTES)?;
+        Ok(parse_stat(content).filter(|stat| !stat.is_released))
+    }
+
     /// Returns whether the memory of the process can be read without blocking. In state D, a read may block.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }
 }
 
-/// Parses `/proc/PID/stat`. Returns `None` if the line is incomplete or malformed.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     // The name can contain any bytes, including parentheses and newlines. There are no parentheses after the name.
     let open = bytes.iter().position(|&byte| byte == b'(')?;
@@ -73,21 +76,21 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
         [state] if state.is_ascii_alphabetic() => char::from(*state),
         _ => return None,
     };
-    let ppid = signed(fields.next()?)?;
-    let process_group = signed(fields.next()?)?;
-    let session = signed(fields.next()?)?;
+    let ppid: i64 = parse_number(fields.next()?)?;
+    let process_group: i64 = parse_number(fields.next()?)?;
+    let session: i64 = parse_number(fields.next()?)?;
     // The kernel prints the device number as a signed number.
-    let terminal = signed(fields.next()?)? as u32;
-    let flags = unsigned(fields.nth(1)?)?;
-    let user_ticks = unsigned(fields.nth(4)?)?;
-    let system_ticks = unsigned(fields.next()?)?;
-    let waited = |field| signed(field).map(|ticks| u64::try_from(ticks).unwrap_or(0));
+    let terminal = parse_number::<i64>(fields.next()?)? as u32;
+    let flags: u64 = parse_number(fields.nth(1)?)?;
+    let user_ticks: u64 = parse_number(fields.nth(4)?)?;
+    let system_ticks = parse_number(fields.next()?)?;
+    let waited = |field| parse_number::<i64>(field).map(|ticks| u64::try_from(ticks).unwrap_or(0));
     let waited_user_ticks = waited(fields.next()?)?;
     let waited_system_ticks = waited(fields.next()?)?;
-    let threads = unsigned(fields.nth(2)?)?;
-    let start_ticks = unsigned(fields.nth(1)?)?;
-    let rss_pages = unsigned(fields.nth(1)?)?;
-    let start_stack = unsigned(fields.nth(3)?)?;
+    let threads: u64 = parse_number(fields.nth(2)?)?;
+    let start_ticks = parse_number(fields.nth(1)?)?;
+    let rss_pages = parse_number(fields.nth(1)?)?;
+    let start_stack = parse_number(fields.nth(3)?)?;
     // The previous field may be truncated unless another field follows.
     fields.next()?;
 
@@ -111,30 +114,9 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     })
 }
 
-fn unsigned(field: &[u8]) -> Option<u64> {
-    if field.is_empty() {
-        return None;
-    }
-    field.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        number.checked_mul(10)?.checked_add(u64::from(digit))
-    })
-}
-
-fn signed(field: &[u8]) -> Option<i64> {
-    match field.strip_prefix(b"-") {
-        Some(digits) => Some(-i64::try_from(unsigned(digits)?).ok()?),
-        None => i64::try_from(unsigned(field)?).ok(),
-    }
-}
-
 /// Returns the name below `/dev` of the terminal with this device number, such as `pts/3`, `tty1` or `ttyS0`. Returns
 /// `None` if there is no terminal or its type is unknown.
 pub fn terminal_name(device: u32) -> Option<String> {
-    // Decode the device number, which the kernel encodes with `new_encode_dev`.
     let major = device >> 8 & 0xfff;
     let minor = device & 0xff | device >> 12 & 0xfff00;
     // The numbers are from `Documentation/admin-guide/devices.txt` of the kernel.
@@ -206,8 +188,7 @@ pub(in crate::host) fn find_remaining_thread(
     listed.ok()?;
     let mut blocked = None;
     for name in names {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(folder) = openat(&tasks, &name, flags, Mode::empty()).map(Folder::from) else {
+        let Ok(folder) = tasks.unlisted_folder(&name) else {
             continue;
         };
         let mut content = Vec::new();

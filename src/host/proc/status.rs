@@ -1,9 +1,12 @@
 //! Parses `/proc/PID/status`, which contains the user, the pids and the signal masks of a process.
 
+use rustix::io;
+
+use crate::host::parse_number;
 use crate::host::proc::folder::Folder;
 
 /// Maximum number of bytes read. The `NSpid` line follows the list of groups, which can be long.
-pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
+const STATUS_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
@@ -11,13 +14,13 @@ pub struct ProcStatus<'a> {
     pub name: Option<&'a [u8]>,
     /// Pid of the process. It differs from the number of the folder if that is a thread.
     pub thread_group: Option<u32>,
+    pub tracer: Option<u32>,
     pub uid: Option<u32>,
     /// Pid in the innermost pid namespace, which is 1 for the first process of a container.
     pub innermost_pid: Option<u32>,
     /// Pid in the innermost pid namespace, or `None` if that is gpumem's namespace. The first pid after `NSpid` is
     /// the one in the namespace of the reader (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
-    /// Pids of the `NSpid` line, separated by tabs.
     pub nspid: &'a [u8],
 }
 
@@ -26,12 +29,11 @@ impl ProcStatus<'_> {
     /// not report them.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
-        let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();
+        let pids: Option<Vec<u32>> = fields.map(parse_number).collect();
         pids.unwrap_or_default()
     }
 }
 
-/// Signals that a process catches or blocks. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
     caught: u64,
@@ -53,10 +55,12 @@ fn bit(mask: u64, number: u32) -> bool {
     shifted.is_some_and(|bits| bits & 1 == 1)
 }
 
-/// Parses the pid of the process's tracer, which is 0 if there is none.
-pub fn parse_tracer(bytes: &[u8]) -> Option<u32> {
-    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
-    number(lines.find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(b"TracerPid:\t")))
+pub(in crate::host) fn read_status<'a>(
+    folder: &Folder,
+    content: &'a mut Vec<u8>,
+) -> io::Result<ProcStatus<'a>> {
+    folder.read(c"status", content, STATUS_BYTES)?;
+    Ok(parse_status(content))
 }
 
 /// Parses `SigBlk` and `SigCgt` in `/proc/PID/status`. Returns `None` if one of them is missing.
@@ -80,11 +84,13 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
         if let Some(name) = line.strip_prefix(b"Name:\t") {
             status.name = Some(name);
         } else if let Some(group) = line.strip_prefix(b"Tgid:\t") {
-            status.thread_group = number(Some(group));
+            status.thread_group = parse_number(group);
+        } else if let Some(tracer) = line.strip_prefix(b"TracerPid:\t") {
+            status.tracer = parse_number(tracer);
         } else if let Some(uids) = line.strip_prefix(b"Uid:\t") {
-            status.uid = number(uids.split(|&byte| byte == b'\t').next());
+            status.uid = uids.split(|&byte| byte == b'\t').next().and_then(parse_number);
         } else if let Some(pids) = line.strip_prefix(b"NSpid:\t") {
-            status.innermost_pid = number(pids.rsplit(|&byte| byte == b'\t').next());
+            status.innermost_pid = pids.rsplit(|&byte| byte == b'\t').next().and_then(parse_number);
             status.nspid = pids;
             status.namespace_pid = status.innermost_pid.filter(|_| pids.contains(&b'\t'));
             break;
@@ -119,22 +125,19 @@ fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     })
 }
 
-fn number(field: Option<&[u8]>) -> Option<u32> {
-    std::str::from_utf8(field?).ok()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_real_user_and_the_innermost_pid_are_parsed() {
-        let bytes = b"Name:\tsystemd\nUmask:\t0022\nTgid:\t42\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
+        let bytes = b"Name:\tsystemd\nUmask:\t0022\nTgid:\t42\nPid:\t42\nTracerPid:\t0\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
         assert_eq!(
             parse_status(bytes),
             ProcStatus {
                 name: Some(b"systemd"),
                 thread_group: Some(42),
+                tracer: Some(0),
                 uid: Some(1000),
                 innermost_pid: Some(1),
                 namespace_pid: Some(1),

@@ -26,7 +26,6 @@ const VALID_NS: u64 = 20_000_000_000;
 /// the traffic of all processes in the namespace is unknown.
 const MAX_CONNECTIONS: usize = 128 << 10;
 
-/// Number of bytes sent and acknowledged plus bytes received, by the inode number of the socket.
 pub(in crate::host) type BySocket = HashMap<u64, u64>;
 
 #[derive(Debug, Default)]
@@ -84,8 +83,6 @@ impl Traffic {
     }
 }
 
-/// Reads the connections in the network namespace of a process. If it is not gpumem's namespace, a separate thread
-/// enters it.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table(MAX_CONNECTIONS);
@@ -99,7 +96,6 @@ fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-/// Reads all connections in the namespace of this thread. Returns `NOBUFS` if there are more than `limit`.
 fn read_table(limit: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =

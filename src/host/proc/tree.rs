@@ -5,8 +5,9 @@
 //! (`prep.py | infer.py`). The work of the family is therefore attributed to the process. A shell with job control
 //! starts each pipeline in a separate group, whereas a script and all processes that it starts usually form one
 //! group. A process gets a new parent only when its parent exits. `holders` lists /proc every five seconds. After a
-//! listing, this module reads the `stat` file of each process that is new or whose parent has exited. In each sample,
-//! it reads the `stat` file of each family member that is not watched. The I/O of the family is read twice a minute.
+//! listing, this module reads the `stat` file of each unwatched process that is new or whose parent has exited. In each
+//! sample, it reads the `stat` file of each family member that is not watched. The I/O of the family is read twice a
+//! minute.
 //!
 //! The CPU time of an exited child is added to fields 16 and 17 in the `stat` file of the process that reaped the
 //! child. If the parent ignores SIGCHLD, no process reaps the child, and the kernel drops the time. The value in the
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use crate::host::owner::above::STEP_DAEMON;
-use crate::host::proc::entry::hundredths;
 use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::processes::hundredths;
 use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat};
 use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
@@ -34,15 +35,11 @@ const MAX_ANCESTORS: usize = 16;
 
 const IO_NS: u64 = 30_000_000_000;
 
-/// Maximum age, in nanoseconds, of a file that is not read again. The values of a sample are read within this time.
-pub(in crate::host) const FRESH_NS: u64 = 1_000_000_000;
-
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
     own_pid: u32,
     nodes: HashMap<u32, Node>,
-    /// Pids of children by pid of the parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     groups: HashMap<u32, Vec<u32>>,
     used: HashMap<u32, Ticks>,
@@ -58,21 +55,34 @@ pub(in crate::host) struct Node {
     pub ppid: Option<u32>,
     process_group: Option<u32>,
     pub is_kernel: bool,
-    /// Values that can change after `read_ns`, the time at which `stat` was read.
+    /// Values that can change after `updated_ns`, the time at which the tree was updated with the node.
     pub program: ProgramState,
-    pub read_ns: u64,
+    pub updated_ns: u64,
 }
 
-/// What the process table knows about a watched process.
+impl Node {
+    pub(in crate::host) fn from_stat(inode: u64, stat: &Stat<'_>) -> Self {
+        Self {
+            inode,
+            start_ticks: stat.start_ticks,
+            ppid: stat.ppid,
+            process_group: stat.process_group,
+            is_kernel: stat.is_kernel_thread,
+            program: ProgramState::from_stat(stat),
+            updated_ns: 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct WatchedUsage {
+    pub(in crate::host) node: Node,
     pub ticks: Ticks,
     /// Bytes read and written according to `/proc/PID/io`, and when it was read.
     pub io_bytes: Option<u64>,
     pub io_read_ns: u64,
 }
 
-/// What `stat` shows about the program that a process runs.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::host) struct ProgramState {
     /// Start address of the stack, which is different for each executed program, or 0 if it is hidden.
@@ -119,7 +129,14 @@ impl Tree {
         }
     }
 
-    pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry], now_ns: u64) {
+    /// Updates the tree from a listing of /proc. The nodes of processes that `watched` knows are not read again.
+    pub(in crate::host) fn update(
+        &mut self,
+        proc: &Folder,
+        listing: &[ProcEntry],
+        watched: impl Fn(u32) -> Option<WatchedUsage>,
+        now_ns: u64,
+    ) {
         let old_nodes = std::mem::take(&mut self.nodes);
         let is_same = |pid: u32| {
             let node = old_nodes.get(&pid);
@@ -131,16 +148,12 @@ impl Tree {
             let old_node = old_nodes.get(&pid).filter(|_| is_same(pid)).copied();
             // When a process exits, its children get a new parent, so their `stat` files are read again.
             let node = old_node.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
-                let stat = read_stat(proc, pid, &mut content)?;
-                Some(Node {
-                    inode,
-                    start_ticks: stat.start_ticks,
-                    ppid: stat.ppid,
-                    process_group: stat.process_group,
-                    is_kernel: stat.is_kernel_thread,
-                    program: ProgramState::from_stat(&stat),
-                    read_ns: now_ns,
-                })
+                let known = watched(pid).map(|watched| watched.node);
+                let node = known.filter(|known| known.inode == inode).or_else(|| {
+                    let stat = read_stat(proc, pid, &mut content)?;
+                    Some(Node::from_stat(inode, &stat))
+                });
+                node.map(|node| Node { updated_ns: now_ns, ..node })
             });
             self.nodes.extend(node.map(|node| (pid, node)));
         }
@@ -159,9 +172,12 @@ impl Tree {
         }
     }
 
-    /// Returns the listed processes by pid.
     pub(in crate::host) fn nodes(&self) -> &HashMap<u32, Node> {
         &self.nodes
+    }
+
+    pub(in crate::host) fn is_current(&self, node: &Node) -> bool {
+        self.sampled_ns == Some(node.updated_ns)
     }
 
     pub(in crate::host) fn knows(&self, process: &Process) -> bool {
@@ -203,8 +219,8 @@ impl Tree {
         watched: impl Fn(u32) -> Option<WatchedUsage>,
         now_ns: u64,
     ) {
-        let elapsed_ns =
-            self.sampled_ns.replace(now_ns).map(|last_ns| now_ns.saturating_sub(last_ns));
+        let last_ns = self.sampled_ns.replace(now_ns);
+        let elapsed_ns = last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         let is_watched: HashSet<u32> = processes
             .iter()
             .filter(|process| process.start_ticks.is_some())
@@ -246,9 +262,9 @@ impl Tree {
                 }
                 let is_others = pid != process.pid || family.len() > count + 1;
                 if is_io_due && is_others && !io_bytes.contains_key(&pid) {
-                    let is_fresh =
-                        |known: &WatchedUsage| now_ns.saturating_sub(known.io_read_ns) < FRESH_NS;
-                    let known = known.filter(is_fresh).and_then(|known| known.io_bytes);
+                    // Files that were read since the last sample are not read again.
+                    let is_current = |known: &WatchedUsage| Some(known.io_read_ns) > last_ns;
+                    let known = known.filter(is_current).and_then(|known| known.io_bytes);
                     let bytes = known.or_else(|| read_io(proc, pid));
                     io_bytes.extend(bytes.map(|bytes| (pid, bytes)));
                 }
@@ -337,14 +353,12 @@ impl Tree {
                     ended_ticks.saturating_add(used.own_ticks.saturating_add(used.reaped_ticks));
             }
         }
-        // The time of exited processes up to the last sample was counted while they ran.
         let counted = ended_ticks.saturating_add(last.map_or(0, |sum| sum.owed_ticks));
         let ticks = own_ticks.saturating_add(reaped_ticks.saturating_sub(counted));
         (ticks, ended_ticks.saturating_sub(reaped_ticks))
     }
 }
 
-/// Changes between two samples, by pid. Processes without changes are omitted.
 struct Changes {
     /// CPU time of the process and of its reaped children since the last sample.
     used: HashMap<u32, (u64, u64)>,
@@ -365,7 +379,7 @@ pub(in crate::host) fn read_stat<'a>(
     pid: u32,
     content: &'a mut [u8; STAT_BYTES],
 ) -> Option<Stat<'a>> {
-    let length = proc.stat_of(pid, content).ok()?;
+    let length = proc.file_of(pid, "stat", content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)
 }
 

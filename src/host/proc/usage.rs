@@ -12,23 +12,21 @@ use std::sync::Arc;
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_clocks;
-use crate::host::proc::entry::read_cpu_wait;
+use crate::host::owner::above::adopts;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::guarded::read_each;
-use crate::host::proc::parent::adopts;
+use crate::host::proc::processes::read_cpu_wait;
 use crate::host::proc::stat::Ticks;
-use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
+use crate::host::proc::status::{owner_uid, read_status};
 use crate::host::proc::traffic::{BySocket, Traffic};
 
 const MAX_MEMBERS: usize = 4096;
 /// Maximum number of orphans whose environments are read. Users can start any number of orphans.
 const MAX_ORPHANS: usize = 256;
-/// Maximum number of bytes read from an environment. A longer environment is treated as unknown.
 const ENVIRONMENT_BYTES: usize = 128 << 10;
 /// Maximum CPU wait that is included in the work, as a multiple of the running time. On a busy machine, even a
 /// process that only polls waits for a CPU each time.
 const MAX_WAIT_RATIO: f64 = 10.0;
-/// Variables that a shell changes for the programs that it starts.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -37,7 +35,6 @@ pub struct JobUsage {
     /// All processes of the machine. They are kept to compare the CPU time of a process that joins the job later.
     machine: Arc<BTreeMap<u32, Listed>>,
     job: BTreeMap<u32, JobMember>,
-    /// Bytes transferred over the sockets of the job. Several of its processes can share a socket.
     sockets: BySocket,
 }
 
@@ -60,7 +57,6 @@ struct JobMember {
 pub struct JobWork {
     pub seconds: f64,
     pub cpu_seconds: f64,
-    /// Bytes read and written, and bytes transferred over TCP connections.
     pub bytes: u64,
 }
 
@@ -235,13 +231,10 @@ impl<'a> UsageReader<'a> {
         helpers.map(|(pid, _)| *pid).collect()
     }
 
-    /// Reads the user and the environment of a process, which identify its helpers. Returns `None` if either is
-    /// unknown.
     fn origin(&self, pid: u32) -> Option<Origin> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         let mut content = Vec::new();
-        folder.read(c"status", &mut content, STATUS_BYTES).ok()?;
-        let uid = parse_status(&content).uid;
+        let uid = read_status(&folder, &mut content).ok()?.uid;
         let uid = owner_uid(&folder, uid, &mut content)?;
         folder.read(c"environ", &mut content, ENVIRONMENT_BYTES).ok()?;
         let is_telling = |variable: &&[u8]| {
@@ -280,7 +273,6 @@ type Origin = (u32, BTreeSet<Vec<u8>>);
 // descriptor, such as a file, pipe or terminal. It does not include send(2) and recv(2) (proc_pid_io(5)), which
 // `traffic` counts. Only root and the owner of the process may read the file.
 
-/// Maximum number of bytes read from `/proc/PID/io`, which has seven lines.
 pub const IO_BYTES: usize = 512;
 
 pub fn parse_io(content: &[u8]) -> Option<u64> {

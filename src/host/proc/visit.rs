@@ -1,4 +1,4 @@
-//! Visits a watched process, that is, reads all its files except stat. `entry` decides when a visit is due.
+//! Visits a watched process, that is, reads all its files except stat. `processes` decides when a visit is due.
 //!
 //! Each visit reads open files, sockets, I/O and the cgroup. Owner, program, working directory, cmdline, environ and
 //! maps rarely change unless the process executes another program. They are read at each visit during the first
@@ -13,14 +13,13 @@ use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::PlaceInput;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
-use crate::host::proc::entry::{HostFacts, ProcessEntry, REVISIT_NS, SECOND_NS};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
-use crate::host::proc::folder::read_text;
-use crate::host::proc::folder::{Folder, if_readable, is_gone};
+use crate::host::proc::folder::{Folder, if_readable, is_gone, read_text};
 use crate::host::proc::framework::{MAPS_BYTES, loaded};
 use crate::host::proc::notebook::parse_kernel;
+use crate::host::proc::processes::{HostFacts, ProcessEntry, REVISIT_NS, SECOND_NS};
 use crate::host::proc::stat::Stat;
-use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
+use crate::host::proc::status::{owner_uid, read_status};
 use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
@@ -31,10 +30,8 @@ const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// One in this many visits to an older program reads all files.
 const VISITS_TO_ALL: u32 = 10;
 
-/// Maximum number of bytes read from `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
 /// Thread whose folder shows the process's files and memory. It is the first thread, or another one if the first
@@ -103,12 +100,10 @@ impl HostFacts {
         // The environment changes only if the process overwrites it, so it is read only once for each executed program.
         let looks_at_environment = process.environment.is_none();
         let [command, environment, maps] = folder.read_memory([
-            // One additional byte shows whether the command line exceeds the limit.
             CMDLINE_BYTES + 1,
             if looks_at_environment { ENVIRON_BYTES } else { 0 },
             MAPS_BYTES,
         ]);
-        // The command line of an exiting process is empty. The previous value remains.
         if let Some(command) = if_readable(command)?.and_then(|bytes| parse_cmdline(&bytes))
             && process.command.as_ref() != Some(&command)
         {
@@ -135,8 +130,7 @@ impl HostFacts {
         folder: &Folder,
         now_ns: u64,
     ) -> io::Result<()> {
-        let read = if_readable(folder.read(c"status", &mut self.content, STATUS_BYTES))?;
-        let status = read.map(|()| parse_status(&self.content)).unwrap_or_default();
+        let status = if_readable(read_status(folder, &mut self.content))?.unwrap_or_default();
         let uid = status.uid;
         process.namespace_pid = status.namespace_pid;
         process.uid = owner_uid(folder, uid, &mut self.content);
@@ -147,7 +141,6 @@ impl HostFacts {
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
-            // The process is exiting, so the previous value remains.
             Err(errno) if is_gone(errno) => {}
             link => {
                 set(&mut process.executable, if_readable(link)?.as_deref());
@@ -217,7 +210,6 @@ fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     }
 }
 
-/// Does the same as [`set`] for a list. An empty list becomes `None`.
 fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
     let old = list.as_deref().unwrap_or_default();
     if !old.iter().map(|text| &**text).eq(new.iter().copied()) {

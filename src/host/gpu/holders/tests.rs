@@ -63,11 +63,6 @@ impl Fake {
         self.set_state(pid, state, flags);
         self.put(pid, "fd", "");
     }
-
-    fn maps(&self, pid: u32, file: &str) {
-        let file = self.dev.join(file);
-        self.put(pid, "maps", format!("7f00-7f01 rw-s 00000000 00:06 5   {}\n", file.display()));
-    }
 }
 
 #[test]
@@ -203,39 +198,6 @@ fn reading_all_processes_continues_in_the_next_sample() {
         [(3, None), (7, None), (10, Some(0)), (10, Some(0))],
         "two calls each, and two for the first process"
     );
-}
-
-#[test]
-fn maps_are_searched_only_on_request() {
-    let fake = Fake::new();
-    fake.process(70, &["null"]);
-    fake.maps(70, "nvidia0");
-    let mut holders = fake.holders();
-    let refresh = |holders: &mut Holders, second: u64, read_all| {
-        holders.refresh(second * SECOND, read_all);
-        holders.finish_search(Duration::from_secs(60));
-        holders.pids()
-    };
-    assert_eq!(refresh(&mut holders, 1, false), OTHER_UID);
-    assert_eq!(refresh(&mut holders, 2, true), [70]);
-    let process = |start_ticks| Process { pid: 70, start_ticks, ..Process::default() };
-    let file = fake.dev.join("nvidia0");
-    let files = holders.mapped_files(&process(Some(100))).unwrap();
-    assert_eq!(**files, [Arc::from(file.to_str().unwrap())]);
-    assert_eq!(holders.mapped_files(&process(Some(101))), None);
-    assert_eq!(holders.mapped_files(&process(None)), None);
-
-    // gpumem must not read the maps of a process in state D, so the previous result must remain.
-    fake.set_state(70, 'D', 0);
-    fake.put(70, "maps", "");
-    assert_eq!(refresh(&mut holders, 32, false), [70]);
-    fake.set_state(70, 'S', 0);
-    assert_eq!(refresh(&mut holders, 62, false), OTHER_UID);
-    fake.maps(70, "nvidia0");
-    assert_eq!(refresh(&mut holders, 92, false), OTHER_UID);
-    assert_eq!(refresh(&mut holders, 93, true), [70]);
-    fs::remove_dir_all(fake.folder(70)).unwrap();
-    assert_eq!(refresh(&mut holders, 98, false), OTHER_UID);
 }
 
 #[test]

@@ -14,7 +14,6 @@ use crate::host::http::Stream;
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum number of parts in a message. Jupyter's messages have seven parts, and one more for each buffer.
 const PARTS: usize = 32;
-/// Maximum length of a command. A `READY` command has about 50 bytes.
 const COMMAND_BYTES: usize = 4096;
 
 /// Flag bits of a frame (RFC 23, "Framing").
@@ -128,7 +127,6 @@ impl DealerSocket {
         Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, content })
     }
 
-    /// Returns the next message. Skips commands such as heartbeats.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut bytes_left = MESSAGE_BYTES;
@@ -214,7 +212,7 @@ mod tests {
             theirs
         });
         let until = Deadline::after(time);
-        let read = DealerSocket::greet(Stream::Unix(ours), until)
+        let read = DealerSocket::greet(Stream(ours.into()), until)
             .map_err(in_time)
             .and_then(|mut socket| socket.read_message());
         drop(writing.join().unwrap());
@@ -281,7 +279,7 @@ mod tests {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(&written).unwrap();
             let until = Deadline::after(short);
-            let read = DealerSocket::greet(Stream::Unix(ours), until)
+            let read = DealerSocket::greet(Stream(ours.into()), until)
                 .map_err(in_time)
                 .and_then(|mut socket| socket.read_message());
             assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -295,13 +293,13 @@ mod tests {
     fn a_written_message_is_read_by_the_peer() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut socket = DealerSocket(BufReader::new(TimedStream {
-            stream: Stream::Unix(ours),
+            stream: Stream(ours.into()),
             until: Deadline::after(MINUTE),
         }));
         let message = vec![vec![1; 255], vec![2; 256], Vec::new()];
         socket.write_message(&message).unwrap();
         let mut peer = DealerSocket(BufReader::new(TimedStream {
-            stream: Stream::Unix(theirs),
+            stream: Stream(theirs.into()),
             until: Deadline::after(MINUTE),
         }));
         assert_eq!(peer.read_message().unwrap(), message);

@@ -77,7 +77,7 @@ fn listening_sockets_differ_from_connections() {
 }
 
 #[test]
-fn what_linux_does_not_write_is_nothing() {
+fn malformed_lines_are_ignored() {
     for line in [
         &b""[..],
         b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
@@ -142,7 +142,7 @@ impl Fake {
 }
 
 #[test]
-fn only_the_one_who_listens_alone_holds_a_listener() {
+fn a_listener_is_held_if_no_other_process_can_be_reached() {
     let fake = Fake::new();
     fake.process(70, &[7, 8], [1, 1]);
     let loopback = word([127, 0, 0, 1]);
@@ -171,7 +171,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
 }
 
 #[test]
-fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
+fn an_exact_address_takes_precedence() {
     let fake = Fake::new();
     fake.process(70, &[7], [1, 1]);
     let loopback = word([127, 0, 0, 1]);
@@ -197,7 +197,7 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
+fn unreadable_sockets_and_tables_are_unknown() {
     let fake = Fake::new();
     let line = tcp(&word([127, 0, 0, 1]), 8888, "0A", 7);
     let port = "127.0.0.1:8888";
@@ -255,7 +255,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
 }
 
 #[test]
-fn the_addresses_they_listen_on_are_listed_services_first() {
+fn low_ports_are_listed_first() {
     let fake = Fake::new();
     fake.process(70, &[3, 4, 5, 6, 7, 8], [1, 1]);
     let zero = word([0; 4]);

@@ -49,7 +49,7 @@ impl Fake {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
         let listing = proc.processes().unwrap();
-        self.tree.update(&proc, &listing, self.now_ns);
+        self.tree.update(&proc, &listing, |_| None, self.now_ns);
         self.update(pids)
     }
 
@@ -118,7 +118,7 @@ fn activity_of_the_process_group_is_included() {
     let sum = |fake: &mut Fake| {
         let proc = fake.listed();
         fake.now_ns += 30 * SECOND;
-        fake.tree.update(&proc, &proc.processes().unwrap(), fake.now_ns);
+        fake.tree.update(&proc, &proc.processes().unwrap(), |_| None, fake.now_ns);
         let process = Process { process_group: Some(80), ..process(81) };
         let mut processes = [process];
         fake.tree.fill(Some(&proc), &mut processes, |_| None, fake.now_ns);
@@ -215,7 +215,7 @@ fn cpu_time_before_adoption_is_not_counted_for_the_new_parent() {
     let mut processes = fake.read(&[70, 80]);
     let proc = fake.listed();
     let listing = proc.processes().unwrap();
-    fake.tree.update(&proc, &listing, fake.now_ns);
+    fake.tree.update(&proc, &listing, |_| None, fake.now_ns);
     let now_ns = fake.now_ns + SECOND;
     fake.tree.fill(Some(&proc), &mut processes, |_| None, now_ns);
     let summed = processes[0].descendants.as_deref().unwrap();
@@ -241,6 +241,30 @@ fn a_reused_pid_is_another_process_in_the_tree() {
         Some(&Descendants::default()),
         "read, and unknown"
     );
+}
+
+#[test]
+fn the_stat_file_of_a_watched_process_is_not_read_again() {
+    let mut fake = Fake::new();
+    fake.put(70, 1, 0, 0);
+    let proc = fake.listed();
+    let listing = proc.processes().unwrap();
+    let inode = listing.iter().find(|listed| listed.pid == 70).unwrap().inode;
+    let text = fs::read(fake.proc.folder(70).join("stat")).unwrap();
+    fake.proc.put(70, "stat", "");
+    for (inode, is_known) in [(inode, true), (inode + 1, false)] {
+        let watched = |pid| {
+            (pid == 70).then(|| WatchedUsage {
+                node: Node::from_stat(inode, &parse_stat(&text).unwrap()),
+                ticks: Ticks::default(),
+                io_bytes: None,
+                io_read_ns: 0,
+            })
+        };
+        fake.tree = Tree::new();
+        fake.tree.update(&proc, &listing, watched, SECOND);
+        assert_eq!(fake.tree.knows(&process(70)), is_known);
+    }
 }
 
 #[test]
