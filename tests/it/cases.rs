@@ -102,7 +102,7 @@ fn small_workers_of_one_job_are_grouped() {
     assert_eq!(report["reclaimable"]["bytes"], 24 * 800 * MIB, "{report:#}");
     // The text output combines similar findings into one paragraph: these findings, and the demo's three orphans.
     assert!(check("many-small").stdout.contains("idle: 24 processes, 18.8 GiB: 5000, 5001"));
-    let demo = support::run(&["check", "--demo"]).stdout;
+    let demo = support::run(&["check", "--replay", support::short_demo()]).stdout;
     assert!(demo.contains("orphan: 3 processes, 1.4 GiB"), "{demo}");
     assert_eq!(planned_pids(&json("reap", "many-small", &["--dry-run"]).1), (5000..5024).collect());
 }

@@ -39,16 +39,17 @@ fn the_manifest_is_valid_in_several_releases() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(packaging("gpumem.yaml")).unwrap();
-    for (good, bad) in
-        [("readOnlyRootFilesystem:", "readonlyRootFilesystem:"), ("- port:", "- ports:")]
-    {
-        let file = folder.path().join("bad.yaml");
-        let misspelt = text.replace(good, bad);
-        assert_ne!(misspelt, text);
-        fs::write(&file, misspelt).unwrap();
-        let (is_good, messages) = validate(&file, &RELEASES[1..]);
-        let name = bad.trim_matches(['-', ' ', ':']);
+    let mut text = fs::read_to_string(packaging("gpumem.yaml")).unwrap();
+    let misspelt = [("readOnlyRootFilesystem", "readonlyRootFilesystem"), ("- port", "- ports")];
+    for (good, bad) in misspelt {
+        assert!(text.contains(&format!("{good}:")));
+        text = text.replace(&format!("{good}:"), &format!("{bad}:"));
+    }
+    let file = folder.path().join("bad.yaml");
+    fs::write(&file, text).unwrap();
+    let (is_good, messages) = validate(&file, &RELEASES[1..]);
+    for (_, bad) in misspelt {
+        let name = bad.trim_start_matches("- ");
         assert!(!is_good && messages.contains(&format!("'{name}' was unexpected")), "{messages}");
     }
 }

@@ -1,16 +1,10 @@
 //! `gpumem watch --once`: screens as text and SVG, without a terminal.
 
-use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use mock_nvml::scene::{Gpu, Process, Scene};
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::machine::{GIB, Machine, Running};
 use crate::support::{self, command, finish, run};
-
-const DEMO: [&str; 3] = ["watch", "--demo", "--once"];
-
-fn demo(more: &[&str]) -> support::Output {
-    run(&[&DEMO, more].concat())
-}
 
 #[test]
 fn the_size_comes_from_the_option_or_the_environment() {
@@ -41,7 +35,8 @@ fn invalid_sizes_keys_and_themes_are_usage_errors() {
         (&["--keys", "<Ctrl-Z>"], "<Ctrl-Z> has no effect on a still frame"),
         (&["--theme", "pink"], "colour-blind"),
     ] {
-        let output = demo(arguments);
+        let watch = ["watch", "--replay", support::short_demo(), "--once"];
+        let output = run(&[&watch, arguments].concat());
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
         assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
     }
@@ -70,13 +65,4 @@ fn once_takes_two_samples_of_a_machine() {
     assert!(!text.stdout.contains("REPLAY"), "{text:?}");
     let svg = machine.run(&["watch", "--once=svg", "--interval", "100ms", "--no-store"]);
     assert!(svg.stdout.contains("&lt;A&amp;B&gt; &quot;GPU&quot;"), "{svg:?}");
-}
-
-#[test]
-fn once_without_readable_gpus_exits_with_3() {
-    let none = run(&["watch", "--once", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
-    assert_eq!((none.code, none.stdout.as_str()), (3, ""));
-
-    let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15).on(0)));
-    lost.run(&["watch", "--once", "--interval", "100ms", "--no-store"]).exits(3);
 }

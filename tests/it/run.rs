@@ -951,8 +951,7 @@ fn race_rounds() -> u64 {
 #[test]
 fn killed_runs_do_not_change_the_order() {
     let names: Vec<String> = (0..6).map(|number| number.to_string()).collect();
-    // Each round starts seven runs.
-    for round in 0..race_rounds().div_ceil(8) {
+    for round in 0..race_rounds().div_ceil(16) {
         let machine = Machine::new(&two_gpus([GIB, GIB]));
         make_claimable(&machine);
         let mut holder = claim_and_log(&machine, &["--gpus", "2"], "holder");

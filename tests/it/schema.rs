@@ -207,13 +207,16 @@ fn every_commands_json_is_valid_even_on_failure() {
     let lost = one_gpu(&[child.pid()]).fault(mock_nvml::scene::Fault::error("*", 15));
     let machine = Machine::new(&lost);
     for (arguments, schema) in [
-        (&["ps", "--by", "user", "--demo"][..], "totals"),
+        (&["ps", "--by", "user", "--replay", short_demo()][..], "totals"),
         (&[&["check"], &nowhere[..]].concat(), "check"),
         (&[&["doctor"], &nowhere[..]].concat(), "doctor"),
-        (&["explain", "--demo", "gpu:3"], "explain"),
+        (&["explain", "--replay", short_demo(), "gpu:3"], "explain"),
         (&["explain", "--framework", "pytorch"], "explain"),
-        (&["reap", "--demo", "--kind", "dead,stuck,pressure,unattributed,leak"], "reap"),
-        (&["reap", "--demo", "--pid", "1,412301"], "reap"),
+        (
+            &["reap", "--replay", short_demo(), "--kind", "dead,stuck,pressure,unattributed,leak"],
+            "reap",
+        ),
+        (&["reap", "--replay", short_demo(), "--pid", "1,412301"], "reap"),
         (&[&["reap"], &nowhere[..]].concat(), "reap"),
         (&["reap", "--history"], "history"),
         (&[&["release", "4242"], &nowhere[..]].concat(), "reap"),

@@ -183,7 +183,8 @@ fn a_scrape_does_not_sample() {
 #[test]
 fn hanging_scrapers_are_limited_in_number_and_time() {
     let machine = Machine::new(&one_gpu(&[]));
-    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    let replay = ["serve", "--replay", support::short_demo(), "--listen"];
+    let served = Served::start(&machine, &replay);
     // Two thousand clients: silent, with an unfinished header, or never reading the answer.
     let mut hanging = Vec::new();
     for number in 0..2000 {
@@ -213,7 +214,8 @@ fn hanging_scrapers_are_limited_in_number_and_time() {
 #[test]
 fn idle_connections_do_not_block_a_scrape() {
     let machine = Machine::new(&one_gpu(&[]));
-    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    let replay = ["serve", "--replay", support::short_demo(), "--listen"];
+    let served = Served::start(&machine, &replay);
     let idle: Vec<TcpStream> = (0..40).map(|_| served.connect().unwrap()).collect();
     // The idle connections stay open, and each request is answered.
     for _ in 0..3 {

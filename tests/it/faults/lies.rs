@@ -102,8 +102,6 @@ fn five_thousand_processes_are_listed() {
     machine.configure(QUICK);
     let snapshot = machine.snapshot(0);
     assert_eq!(snapshot.pids(0).len(), 5000);
-    let check = machine.run(&["check", "--json", "--window", "2s"]);
-    assert_eq!(check.json()["findings"], json!([]), "{}", check.stderr);
     let reap = machine.run(&["reap", "--json", "--window", "2s"]);
     assert_eq!(reap.json()["targets"], json!([]), "{}", reap.stderr);
 }

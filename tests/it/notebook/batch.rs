@@ -10,12 +10,10 @@ use crate::support;
 
 #[test]
 fn programs_that_execute_notebooks_are_batch_jobs() {
-    let python =
-        or_skip!(support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"]));
+    let python = or_skip!(support::python_with(&["nbconvert", "nbclient", "ipykernel"]));
     // Run one program at a time. Each program looks for free ports, which its kernel binds only later.
     for (arguments, application) in [
-        (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
-        (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),
+        (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"] as &[&str], "nbconvert"),
         (&["-c", "from nbclient.cli import main; main()", "a.ipynb"], "batch"),
     ] {
         let home = JupyterHome::new();

@@ -168,6 +168,7 @@ fn configuration(folder: &Path) -> String {
          MpiDefault=none\n\
          SelectType=select/cons_tres\n\
          SelectTypeParameters=CR_CPU\n\
+         SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1\n\
          JobAcctGatherType=jobacct_gather/none\n\
          AccountingStorageType=accounting_storage/none\n\
          SlurmdParameters=config_overrides\n\

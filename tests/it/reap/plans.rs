@@ -11,11 +11,11 @@ use serde_json::json;
 
 use super::{OBEYS, Stage};
 use crate::machine::{Machine, Running, one_gpu};
-use crate::support::{self, run};
+use crate::support::{self, run, short_demo};
 
 /// Returns the leaders of the planned targets in the demo.
 fn planned_leaders(more: &[&str]) -> Vec<u64> {
-    let output = run(&[&["reap", "--demo", "--json"], more].concat()).exits(0);
+    let output = run(&[&["reap", "--replay", short_demo(), "--json"], more].concat()).exits(0);
     let document = output.json();
     assert_eq!(document["status"], "planned");
     let targets = document["targets"].as_array().unwrap();
@@ -44,20 +44,19 @@ fn targets_are_selected_by_kind_gpu_user_filter_and_pid() {
 
 #[test]
 fn options_change_the_planned_steps() {
-    let document =
-        run(&["reap", "--demo", "--json", "--pid", "448016", "--signal", "int", "--grace", "3s"])
-            .json();
+    let plan = |more: &[&str]| run(&[&["reap", "--replay", short_demo()], more].concat());
+    let document = plan(&["--json", "--pid", "448016", "--signal", "int", "--grace", "3s"]).json();
     let steps = &document["targets"][0]["steps"];
     let int =
         json!({"step": "signal", "signal": "INT", "recipients": "family", "grace_seconds": 3.0});
     assert_eq!(steps[0], int);
     assert_eq!(steps[1]["signal"], "KILL");
-    let job = run(&["reap", "--demo", "--pid", "412301"]);
+    let job = plan(&["--pid", "412301"]);
     assert!(
         job.stdout.contains("1. it is not gpumem's to kill: scancel 48213.0; add --direct"),
         "{job:?}"
     );
-    let direct = run(&["reap", "--demo", "--pid", "412301", "--direct"]);
+    let direct = plan(&["--pid", "412301", "--direct"]);
     assert!(direct.stdout.contains("1. SIGTERM to 412301"), "{direct:?}");
 }
 

@@ -38,7 +38,7 @@ fn assert_releases_change_no_state(
     };
     client.run("import torch");
     let mut held = 0;
-    for turn in 0..20 {
+    for turn in 0..10 {
         for _ in 0..=chance(3) {
             client.ask(&json!({"run": random_cell(&mut chance)}));
         }
