@@ -1,10 +1,13 @@
-//! The command line without a driver: usage errors, exit codes, recordings and closed pipes.
+//! The command line: usage errors, exit codes, recordings and closed pipes.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use mock_nvml::scene::{Fault, Scene};
+
+use crate::machine::{Machine, one_gpu};
 use crate::support::{self, Output, run, short_demo};
 
 fn corpus(name: &str) -> String {
@@ -36,6 +39,7 @@ fn wrong_usage_exits_with_2_and_a_hint() {
         (&["watch", "--demo", "--speed", "-1"], "0.01"),
         (&["ps", "--demo", "--replay", "x"], "cannot be used with"),
         (&["ps", "--replay", short_demo(), "--gpu", "9"], "0, 1, 2, 3"),
+        (&["ps", "--replay", short_demo(), "--user", "bne"], "ann, ben, "),
         (&["ps", "--demo", "--nvml-timeout", "never"], "30s"),
         (&["ps", "--replay", "/"], "is a directory"),
     ] {
@@ -52,6 +56,17 @@ fn a_library_that_is_not_nvml_is_named_in_the_error() {
     let output = run(&["ps", "--nvml-library", path.to_str().unwrap()]);
     assert_eq!(output.code, 3);
     assert!(output.stderr.contains("cannot use") && output.stderr.contains("recording.jsonl"));
+}
+
+#[test]
+fn without_a_readable_gpu_there_is_no_verdict() {
+    let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
+    for line in ["explain gpu:0 --no-store", "explain 4242 --no-store", "watch --once --no-store"] {
+        lost.run_line(line).exits(3);
+    }
+    let none = Machine::new(&Scene::new());
+    none.run(&["ps"]).exits(0);
+    none.run(&["check", "--window", "0s"]).exits(3);
 }
 
 #[test]

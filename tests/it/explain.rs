@@ -81,15 +81,6 @@ fn a_live_process_is_explained_until_it_exits() {
     machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]).exits(2);
 }
 
-#[test]
-fn an_unreadable_gpu_exits_with_3() {
-    let lost = one_gpu(&[]).fault(mock_nvml::scene::Fault::error("*", 15));
-    let machine = Machine::new(&lost);
-    for typed in ["gpu:0", "4242"] {
-        machine.run(&["explain", typed, "--window", "100ms", "--no-store"]).exits(3);
-    }
-}
-
 /// Runs `explain --oom` on the demo. Returns the exit code, and the last section or the error.
 fn explain_oom(arguments: &str) -> (i32, String) {
     let words = ["explain", "--oom", "--json", "--replay", short_demo()];

@@ -12,14 +12,6 @@ use crate::machine::{GIB, Machine, Running, Snapshot, one_gpu};
 use crate::procs;
 use crate::support::{self, wait_until};
 
-/// A rule with a short duration.
-const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
-
-fn quick_check(machine: &Machine) -> support::Output {
-    machine.configure(QUICK);
-    machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"])
-}
-
 #[test]
 fn the_drivers_values_are_shown() {
     let child = Running::sleep();
@@ -71,30 +63,6 @@ fn the_drivers_values_are_shown() {
 }
 
 #[test]
-fn an_idle_process_is_found_and_a_busy_one_is_not() {
-    let (idle, busy) = (Running::sleep(), Running::sleep());
-    let spinning = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]));
-    let gpu = Gpu::default()
-        .utilization(90, 40)
-        .process(Process::compute(idle.pid(), 20 * GIB))
-        .process(Process::compute(busy.pid(), 30 * GIB).sm(90))
-        .process(Process::compute(spinning.pid(), 2 * GIB));
-    let machine = Machine::new(&Scene::new().gpu(gpu));
-    let output = quick_check(&machine).exits(1);
-    let verdict = output.json();
-    let findings = verdict["findings"].as_array().unwrap();
-    assert_eq!(findings.len(), 1, "{verdict}");
-    assert_eq!(findings[0]["kind"], "idle");
-    assert_eq!(findings[0]["process"]["pid"], idle.pid());
-    assert_eq!(findings[0]["memory_bytes"], 20 * GIB);
-    assert_eq!(findings[0]["evidence"]["sm_percent_max"], 0);
-    // Only the leak rule is undecided, because it needs 15 minutes of history.
-    let undecided = verdict["undecided"].as_array().unwrap();
-    assert_eq!(undecided.len(), 1, "{verdict}");
-    assert_eq!(undecided[0]["rule"], "leak");
-}
-
-#[test]
 fn utilization_samples_may_use_the_boot_clock() {
     let busy = Running::sleep();
     let mut scene = one_gpu(&[]);
@@ -141,9 +109,7 @@ fn a_missing_function_leaves_other_values() {
     scene.driver.missing.push("nvmlDeviceGetMPSComputeRunningProcesses_v2".into());
     // gpumem must also work if the library lacks `nvmlShutdown`.
     scene.driver.missing.push("nvmlShutdown".into());
-    let folder = tempfile::tempdir().unwrap();
-    let library = mock_nvml::library_without(&scene.driver.missing, folder.path()).unwrap();
-    let snapshot = Machine::with_library(&scene, library).snapshot(0);
+    let snapshot = Machine::new(&scene).snapshot(0);
     assert_eq!(snapshot.row(0, client.pid())["type"], "mps");
 }
 
@@ -159,10 +125,7 @@ fn r535_process_records_are_read_with_their_real_size() {
     for list in ["Compute", "Graphics", "MPSCompute"] {
         scene.driver.missing.push(format!("nvmlDeviceGet{list}RunningProcesses_v2"));
     }
-    let folder = tempfile::tempdir().unwrap();
-    let missing: Vec<&str> = scene.driver.missing.iter().map(String::as_str).collect();
-    let library = mock_nvml::library_without(&missing, folder.path()).unwrap();
-    let machine = Machine::with_library(&scene, library);
+    let machine = Machine::new(&scene);
     let snapshot = machine.snapshot(0);
     assert_eq!(snapshot.pids(0), expected);
     assert!(
@@ -177,10 +140,7 @@ fn r535_process_records_are_read_with_their_real_size() {
 fn an_old_driver_is_read_with_old_calls() {
     let child = Running::sleep();
     let scene = one_gpu(&[child.pid()]).driver(Driver::r470());
-    let folder = tempfile::tempdir().unwrap();
-    let missing: Vec<&str> = scene.driver.missing.iter().map(String::as_str).collect();
-    let library = mock_nvml::library_without(&missing, folder.path()).unwrap();
-    let snapshot = Machine::with_library(&scene, library).snapshot(0);
+    let snapshot = Machine::new(&scene).snapshot(0);
     assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 2 * GIB);
     let memory = &snapshot.gpu(0)["memory"];
     assert!(memory.get("reserved_bytes").is_none(), "memory info v1 has no such value: {memory}");
@@ -294,13 +254,6 @@ fn a_driver_that_is_reloaded_is_read_again() {
     machine.play(&scene.gpu(Gpu::default()));
     let added = recording.until(|snapshot| snapshot.0["gpus"].as_array().unwrap().len() == 2);
     assert_eq!(added.pids(0), [u64::from(child.pid())]);
-}
-
-#[test]
-fn without_a_gpu_there_is_no_verdict() {
-    let none = Machine::new(&Scene::new());
-    none.run(&["ps"]).exits(0);
-    none.run(&["check", "--window", "0s"]).exits(3);
 }
 
 #[test]

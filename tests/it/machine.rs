@@ -21,13 +21,15 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Creates a machine. Its library lacks the functions that the scene's driver lacks.
     pub fn new(scene: &Scene) -> Self {
-        Self::with_library(scene, mock_nvml::library())
-    }
-
-    /// Creates a machine with another build of the mock driver.
-    pub fn with_library(scene: &Scene, library: PathBuf) -> Self {
-        let machine = Self { folder: tempfile::tempdir().unwrap(), library };
+        let folder = tempfile::tempdir().unwrap();
+        let missing = &scene.driver.missing;
+        let library = match missing.is_empty() {
+            true => mock_nvml::library(),
+            false => mock_nvml::library_without(missing, folder.path()).unwrap(),
+        };
+        let machine = Self { folder, library };
         machine.play(scene);
         machine
     }

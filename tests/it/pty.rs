@@ -18,10 +18,9 @@ use rustix::termios::{
     tcsetwinsize,
 };
 
-use mock_nvml::scene::{Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
-use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::machine::{Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::{self, PATIENCE};
 
@@ -344,19 +343,21 @@ impl Drop for Terminal {
     }
 }
 
+/// Plays the short demo. Reading the whole demo takes an unoptimized gpumem seconds of CPU time.
 pub fn demo(rows: u16, columns: u16) -> Terminal {
-    demo_in(&[], rows, columns)
+    demo_in(&[], &["--replay", support::short_demo()], rows, columns)
 }
 
-fn demo_in(shell: &[&str], rows: u16, columns: u16) -> Terminal {
-    let terminal = Terminal::start(shell, &support::command(&["watch", "--demo"]), rows, columns);
-    terminal.wait_for("demo", |text| text.contains("demo") && text.contains("fine-tune"));
+fn demo_in(shell: &[&str], replay: &[&str], rows: u16, columns: u16) -> Terminal {
+    let watch = support::command(&[&["watch"], replay].concat());
+    let terminal = Terminal::start(shell, &watch, rows, columns);
+    terminal.wait_for("demo", |text| text.contains("fine-tune"));
     terminal
 }
 
 #[test]
 fn the_demo_is_drawn_and_q_restores_the_terminal() {
-    let mut terminal = demo(40, 160);
+    let mut terminal = demo_in(&[], &["--demo"], 40, 160);
     assert!(terminal.is_raw());
     terminal.press("?");
     terminal.wait_for("help", |text| text.contains("closes this help"));
@@ -385,7 +386,7 @@ fn signals_end_the_screen_and_restore_the_terminal() {
 #[test]
 fn the_screen_stops_and_continues() {
     or_skip!(support::find("bash", "bash"));
-    let mut terminal = demo_in(Terminal::SHELL, 24, 80);
+    let mut terminal = demo_in(Terminal::SHELL, &["--demo"], 24, 80);
     for stop_by_key in [true, false] {
         if stop_by_key {
             terminal.press("\u{1a}");
@@ -544,27 +545,4 @@ fn metrics_on_a_terminal_have_no_escape_sequences() {
     assert_eq!(terminal.wait_for_exit().code(), Some(0));
     let bytes = String::from_utf8(terminal.bytes()).unwrap();
     assert!(bytes.contains(r"\e[2JGPU") && !bytes.contains('\u{1b}'), "{bytes}");
-}
-
-#[test]
-fn a_live_screen_pauses_and_returns_to_now() {
-    let child = Running::sleep();
-    let process = Process::compute(child.pid(), 2 * GIB);
-    let scene = Scene::new().gpu(Gpu::default().process(process));
-    let machine = Machine::new(&scene);
-    let watch = machine.command(&["watch", "--interval", "200ms"]);
-    let mut terminal = Terminal::start(&[], &watch, 24, 100);
-    terminal.wait_for("process", |text| text.contains("2.0 GiB"));
-    terminal.press("p");
-    terminal.wait_for("pause", |text| text.contains("PAUSED"));
-    let mut grown = scene;
-    grown.gpus[0].processes[0] = Process::compute(child.pid(), 7 * GIB);
-    machine.play(&grown);
-    let text = terminal.wait_for("distance from now", |text| text.contains(" behind"));
-    assert!(text.contains("2.0 GiB") && !text.contains("7.0 GiB"), "{text}");
-    terminal.press("L");
-    terminal.wait_for("new value", |text| text.contains("7.0 GiB"));
-    terminal.press("(");
-    terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
-    terminal.quit();
 }

@@ -2,14 +2,11 @@
 //! the terminal.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt as _;
 
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
-use rustix::process::{Signal, kill_process};
 
 use crate::machine::{GIB, Machine, Running};
 use crate::pty::Terminal;
-use crate::reap::{OBEYS, Stage};
 use crate::support::{self, command, finish, run};
 
 const RECORDINGS: [&str; 3] = [
@@ -183,42 +180,5 @@ fn the_screen_stays_responsive_while_the_driver_hangs() {
         terminal.wait_for(answer, |text| text.contains(answer));
     }
     assert_eq!(terminal.interrupt_until_exit().code(), Some(0));
-    terminal.assert_restored();
-}
-
-#[test]
-fn sort_filter_resize_stop_kill_and_signal_in_one_session() {
-    or_skip!(support::find("bash", "bash"));
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    let other = Running::sleep();
-    stage.machine.play(&two_processes(other.pid(), holder.pid));
-    let watch = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
-    let mut terminal = Terminal::start(Terminal::SHELL, &watch, 30, 120);
-    let (pid, other_pid) = (holder.pid.to_string(), other.pid().to_string());
-    terminal.wait_for("both processes", |text| text.contains(&pid) && text.contains(&other_pid));
-    terminal.press("oP");
-    terminal.wait_for("order by pid, reversed", |text| text.contains("PID▼"));
-    terminal.press(&format!("/pid:{pid}\r"));
-    terminal.wait_for("the filtered process", |text| text.contains("1 of 2 (filter"));
-    terminal.press("j");
-    terminal.wait_for_selected(&pid);
-    terminal.resize(24, 80);
-    terminal.wait_for_selected(&pid);
-    terminal.press("\u{1a}");
-    terminal.wait_for_stop();
-    terminal.assert_restored();
-    terminal.press("\n");
-    terminal.wait_for_selected(&pid);
-    assert!(terminal.is_raw());
-    terminal.press("x");
-    terminal.wait_for("plan", |text| text.contains("y kill it"));
-    terminal.press("y");
-    terminal.wait_for("signal", |text| text.contains(&format!("done: SIGTERM to {pid}")));
-    support::wait_until("the holder has ended", || !holder.is_alive());
-    kill_process(terminal.pid(), Signal::TERM).unwrap();
-    let status = terminal.wait_for_exit();
-    let signalled = status.signal().or_else(|| status.code().map(|code| code - 128));
-    assert_eq!(signalled, Some(Signal::TERM.as_raw()), "{status}");
     terminal.assert_restored();
 }
