@@ -22,6 +22,7 @@ pub struct Names {
     pub server_workers: Vec<String>,
     pub server_words: Vec<String>,
     pub attendants: Vec<String>,
+    pub kernels: BTreeMap<String, String>,
     pub placeholders: BTreeMap<String, Vec<String>>,
     pub hypervisors: Vec<Hypervisor>,
 }

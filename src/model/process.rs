@@ -530,7 +530,7 @@ impl Slurm {
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
     /// Program that runs the kernel: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`,
-    /// `nbconvert`, `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` if
+    /// `nbconvert`, `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `positron`, `spyder`; `ipykernel` if
     /// a person started the kernel by hand; `batch` if a program without a server runs the kernel.
     pub application: Option<Arc<str>>,
     /// ID of the kernel.
@@ -589,6 +589,7 @@ impl Jupyter {
                     | "ipykernel"
                     | "jupyter-console"
                     | "jupyter-qtconsole"
+                    | "positron"
                     | "spyder"
             )
         );

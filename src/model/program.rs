@@ -192,6 +192,8 @@ mod tests {
     fn monitors_are_recognised_by_file_script_or_short_name() {
         for process in [
             running(&["/usr/bin/nvidia-persistenced", "--user", "x"], None, None),
+            running(&["gpu-feature-discovery"], None, None),
+            running(&["gpu-kubelet-plugin", "-v=1"], Some("/usr/bin/gpu-kubelet-plugin"), None),
             running(&["watcher"], Some("/usr/bin/nvtop"), None),
             running(&["x"], Some("/usr/bin/nv-hostengine (deleted)"), None),
             running(&["python3", "-u", "/home/ann/.local/bin/nvitop"], None, None),
@@ -201,6 +203,10 @@ mod tests {
         }
         let display = running(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
+        for file in ["/usr/libexec/dcv/dcvagent", "/usr/NX/bin/nxnode.bin", "/usr/bin/sunshine"] {
+            assert!(running(&[file], Some(file), None).is_display(), "{file}");
+            assert_eq!(never_killed(Some(file), Some(true), None, &[]), Some(file_name(file)));
+        }
         // Any user can start a program as `Xorg`.
         assert!(!running(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut users_program = running(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);

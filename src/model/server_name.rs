@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Process;
 use super::names::{NAMES, is_on};
+use super::owners::is_owners_program;
 use super::program::tool;
 use super::program::{file_name, is_interpreter};
 
@@ -29,8 +30,7 @@ impl Process {
 pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
         let name = file_name(argument);
-        matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
-            || name == "ipykernel_launcher.py"
+        NAMES.kernels.contains_key(name.strip_suffix(".py").unwrap_or(argument))
             || (name.starts_with("kernel-") && name.ends_with(".json"))
     })
 }
@@ -69,9 +69,12 @@ pub fn is_server_command(command: &[Arc<str>]) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // A user's own script is a server if its name contains a listed word as a whole word.
+    // A user's own script is a server if its name contains a listed word as a whole word. The words are also in the
+    // names of programs that are known not to be servers.
     is_on(&NAMES.server_programs, tool)
-        || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
+        || !is_on(&NAMES.attendants, tool)
+            && !is_owners_program(tool)
+            && words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }
 
 /// Splits a name into lower-case words: `modelServer_v2.py` consists of `model`, `server`, `v2` and `py`.

@@ -115,7 +115,7 @@ pub(super) fn family_has_clients(process: &Process, snapshot: &Snapshot) -> Opti
 
 fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<bool> {
     let command = relative.command.as_deref().unwrap_or_default();
-    if is_attendant(command) || is_kernel_command(command) {
+    if is_kernel_command(command) {
         return Some(false);
     }
     if pool_named(command).is_some_and(|pool| pool.listens_for_itself) {
@@ -129,6 +129,9 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
         .peekable();
     if addresses.peek().is_some() && is_server_command(command) {
         return Some(true);
+    }
+    if is_attendant(command) {
+        return Some(false);
     }
     are_used(addresses, relative.client_addresses.as_deref(), command)
 }
@@ -486,6 +489,9 @@ mod tests {
                 "tcp:10.0.0.1:38211",
             ),
             ("python -m pyspark.daemon pyspark-shell", "tcp:10.0.0.1:4040"),
+            ("python -m mpi4py.futures.server", "tcp:0.0.0.0:1034"),
+            ("python /v/bin/tensorboard --logdir x", "tcp:0.0.0.0:6006"),
+            ("./lammps -in x", "tcp:0.0.0.0:1024"),
         ] {
             assert!(none(process(command, &[address])), "{command} {address}");
         }
@@ -541,6 +547,17 @@ mod tests {
             ("/v/bin/wandb-core --port-filename x", "unix:/tmp/wandb-1.sock", Some(false)),
             ("wandb-service(2-77-x)", "tcp:127.0.0.1:5000", Some(false)),
             ("/v/ray/raylet --x", "tcp:0.0.0.0:6380", Some(false)),
+            (
+                "/home/a/.windsurf-server/bin/x/node /home/a/.windsurf-server/out/server-main.js",
+                "tcp:0.0.0.0:9001",
+                Some(false),
+            ),
+            ("python /v/bin/jupyter-server --port 8888", "tcp:0.0.0.0:8888", Some(false)),
+            ("boinc --dir /x", "tcp:127.0.0.1:31416", Some(false)),
+            // These restart their programs, but are servers as well.
+            ("/usr/lib/postgresql/16/bin/postgres -D /x", "tcp:127.0.0.1:5432", Some(true)),
+            ("python /v/bin/gpustack start", "tcp:0.0.0.0:80", Some(true)),
+            ("/opt/lm-studio/lm-studio", "tcp:127.0.0.1:1234", Some(true)),
             ("ray::IDLE", "tcp:0.0.0.0:10003", Some(false)),
             ("julia -e import#Pluto;Pluto.run()", "tcp:127.0.0.1:1234", Some(false)),
             ("python anything.py", "tcp:127.0.0.1:40000", Some(false)),

@@ -158,6 +158,12 @@ mod tests {
             "python modelServer.py",
             "python -m huggingfaceserver --model_name x",
             "python3 -m wyoming_faster_whisper --uri tcp://0.0.0.0:10300",
+            "python3 -m dynamo.sglang --model x",
+            "/v/bin/python -m _bentoml_impl.worker.service --fd 3",
+            "python koboldcpp.py --model x.gguf",
+            "/usr/bin/llama-box -m x",
+            "python /v/bin/mlserver start /m",
+            "/usr/lib/postgresql/16/bin/postgres -D /x",
         ] {
             assert!(alone(&process(1, command, Some(true))), "{command}");
             assert!(alone(&process(1, command, None)), "{command}");
@@ -185,6 +191,10 @@ mod tests {
             "python observer.py --x",
             "python -m flaskish",
             "python preserve_gradients.py",
+            "python -m mpi4py.futures.server",
+            "python /v/bin/jupyter-server",
+            "python -m tensorboard.main --logdir x",
+            "python postgres_train.py",
             "",
         ] {
             assert!(!alone(&process(1, command, Some(true))), "{command}");
@@ -304,6 +314,11 @@ mod tests {
         assert!(alone(&orphaned(5, 5)), "its front end is the first process of a container");
         let adopted = orphaned(1, 2);
         assert!(!alone(&adopted), "its front was killed, whatever its own group");
+        for title in ["sgl_diffusion::scheduler_U0", "APHRODITE::EngineCore", "ollama_llama_server"]
+        {
+            let left = Process { command: Some([title.into()].into()), ..adopted.clone() };
+            assert!(!alone(&left) && left.has_lost_starter(), "{title}");
+        }
         let first_process = Parent {
             pid: 1,
             command: Some(["python".into(), "serve.py".into()].into()),

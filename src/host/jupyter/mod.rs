@@ -284,10 +284,10 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and users start kernels directly. The pid in the environment of such a kernel is inherited from
+        // VS Code, Positron and users start kernels directly. The pid in the environment of such a kernel is inherited from
         // another program.
         let application = self.jupyter.application.as_deref();
-        if matches!(application, Some("vscode" | "ipykernel")) {
+        if matches!(application, Some("vscode" | "ipykernel" | "positron")) {
             self.number = None;
         }
         if let (None, Some(Err(error))) = (&self.jupyter.notebook_path, &connection) {

@@ -9,24 +9,9 @@
 use std::sync::Arc;
 
 use crate::host::proc::cmdline::{self, Program};
+use crate::model::names::NAMES;
 use crate::model::program::file_name;
 use crate::model::snapshot::Jupyter;
-
-const LAUNCHERS: [&str; 7] = [
-    "ipykernel",
-    "ipykernel_launcher",
-    COLAB_LAUNCHER,
-    DATABRICKS_LAUNCHER,
-    "xpython",
-    "xeus-python",
-    "evcxr_jupyter",
-];
-
-const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
-
-/// Name of the script `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, which appears in Databricks' stack
-/// traces.
-const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
 /// Module that marimo uses to start a kernel in a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
@@ -75,10 +60,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         if argument == MARIMO_LAUNCHER {
             return Some(with_application("marimo"));
         }
-        let program = program(argument);
-        if LAUNCHERS.contains(&program) {
-            launcher = launcher.or(Some(program));
-        }
+        launcher = launcher.or_else(|| NAMES.kernels.get_key_value(program(argument)));
         keeps_history &= argument != NO_HISTORY;
         takes_file |= BEFORE_FILE.contains(&file_name(argument));
         flag = argument;
@@ -89,10 +71,9 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         return None;
     }
     let name = connection_file.and_then(kernel_name);
-    let application = if launcher == Some(COLAB_LAUNCHER) {
-        Some("colab")
-    } else if launcher == Some(DATABRICKS_LAUNCHER) {
-        Some("databricks")
+    let only_application = launcher.map_or("", |(_, application)| &**application);
+    let application = if !only_application.is_empty() {
+        Some(only_application)
     } else if name.is_some_and(is_from_vscode) {
         Some("vscode")
     } else if name.is_some() {
@@ -100,7 +81,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_some() && !keeps_history {
         Some("batch")
     } else if connection_file.is_none()
-        && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
+        && launcher.is_some_and(|(program, _)| program.starts_with("ipykernel"))
     {
         // A program that starts a kernel for a notebook passes a connection file or ports. Without these, a user
         // started the kernel.
@@ -273,6 +254,7 @@ mod tests {
             format!("python3 -m colab_kernel_launcher -f {file}"),
             format!("xpython -f {file}"),
             format!("python -m ipykernel --IPKernelApp.connection_file={file}"),
+            format!("python /x/posit/positron_language_server.py -f {file} --logfile /tmp/k.log"),
             // Kernels for Julia, R, C++, Rust, Haskell, Scala, Deno and .NET
             format!("/opt/julia/bin/julia -i --project=@. /p/IJulia/src/kernel.jl {file}"),
             format!("/usr/lib/R/bin/exec/R --no-echo -e IRkernel::main() --args {file}"),
@@ -319,6 +301,11 @@ mod tests {
             (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
             (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),
             ("/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(), Some("marimo")),
+            (
+                "python /x/posit/positron_language_server.py -f /t/connection_python-1.json"
+                    .to_owned(),
+                Some("positron"),
+            ),
             (launch.to_owned(), Some("ipykernel")),
             ("python -m ipykernel --debug".to_owned(), Some("ipykernel")),
             (

@@ -279,6 +279,7 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
         (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
+        (Some("positron"), false, Severity::Warning, &[Action::Notify]),
         (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
         // papermill runs the notebook as a batch job, so the kernel is treated like a script.
         (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
