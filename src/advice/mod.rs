@@ -20,8 +20,8 @@ use crate::model::Process;
 use crate::model::program::file_name;
 
 use owner::is_notebook;
-pub use owner::{owner, owner_of, place_lines, quote, thaw};
-use unload::{server_of, unload_server};
+pub use owner::{continue_line, owner, owner_of, place_lines, quote, thaw};
+use unload::{ServerListener, UnloadServer, server_of, unload_server};
 
 /// Python code for users to paste into a program: a signal handler that frees memory on request.
 /// The code is short and uses only the standard library, so that users can read and change it.
@@ -67,15 +67,18 @@ impl AdviceText {
 
     /// Returns the text with the address of the process's server, if known.
     pub fn text_for(&self, process: &Process) -> String {
-        let mut text = self.text.clone();
-        let Some((is_secure, default_port, host_and_port)) = server_address(process) else {
-            return text;
-        };
-        for unknown in ["HOST:PORT".to_owned(), format!("HOST:{default_port}")] {
-            text = text.replace(&unknown, &host_and_port);
-        }
-        if is_secure { text.replace("http://", "https://") } else { text }
+        with_address(&self.text, server_address(process))
     }
+}
+
+/// Inserts the address of a server, if known.
+fn with_address(text: &str, address: Option<(bool, u16, String)>) -> String {
+    let Some((is_secure, default_port, host_and_port)) = address else {
+        return text.to_owned();
+    };
+    let text = text.replace("HOST:PORT", &host_and_port);
+    let text = text.replace(&format!("HOST:{default_port}"), &host_and_port);
+    if is_secure { text.replace("http://", "https://") } else { text }
 }
 
 /// Returns whether the server uses TLS, its default port, and its `host:port`.
@@ -84,8 +87,15 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
         return typed_address(process);
     }
     let (row, listener) = server_of(process)?;
-    let listener = listener
-        .filter(|_| framework_of(process).is_some_and(|framework| framework.name == row.name))?;
+    framework_of(process).filter(|framework| framework.name == row.name)?;
+    address_of(process, row, listener?)
+}
+
+fn address_of(
+    process: &Process,
+    row: &UnloadServer,
+    listener: ServerListener<'_>,
+) -> Option<(bool, u16, String)> {
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
     // Only the owner of a container knows how the container's port is published.
@@ -231,12 +241,20 @@ pub fn lines(process: &Process) -> Vec<&'static AdviceText> {
 pub fn steps(process: &Process) -> Vec<String> {
     let owner_steps = place_lines(process);
     let ends = if owner_steps.is_empty() { vec![TABLE.end.text.clone()] } else { owner_steps };
-    inside(process)
-        .map(|line| line.text_for(process))
+    server_line(process)
+        .or_else(|| inside(process).map(|line| line.text_for(process)))
         .into_iter()
         .chain(stays_beside(process))
         .chain(ends)
         .collect()
+}
+
+/// Returns how the process's server unloads its models, if gpumem cannot ask the server to do so.
+pub fn server_line(process: &Process) -> Option<String> {
+    // An abandoned worker has no server that could answer.
+    let (row, listener) = server_of(process).filter(|_| !process.has_lost_starter())?;
+    let address = listener.and_then(|listener| address_of(process, row, listener));
+    Some(with_address(row.advice.as_ref()?, address))
 }
 
 fn inside(process: &Process) -> Option<&'static AdviceText> {

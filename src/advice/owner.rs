@@ -281,7 +281,11 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let short = id.as_deref().map(short_id).map(str::to_owned);
     let which = called.clone().filter(|name| quote(name).is_some()).or_else(|| short.clone());
     let is_unnamed = which.as_deref().and_then(quote).is_none() && is_in_users_tree(process);
-    if container.user.is_some() || is_unnamed {
+    // Without a PID namespace, the monitor of a container adopts orphans. If init did, the container was removed.
+    let is_over = process.ppid == Some(1)
+        && process.parent_is_reaper == Some(true)
+        && process.namespace_pid.is_none();
+    if container.user.is_some() || is_unnamed || is_over {
         return None;
     }
     // Killing PID 1 would end the whole container.
@@ -361,7 +365,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     if let Some(line) = thaw(process) {
         lines.push(line);
     } else if process.is_stopped() {
-        lines.push(format!("it is stopped; continue it: `kill -CONT {}`", process.pid));
+        lines.push(format!("it is stopped; {}", continue_line(process)));
     }
     if is_notebook(process) {
         // The container or unit belongs to the server, which may also run other users' kernels.
@@ -380,6 +384,37 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     }
     lines.extend(owner(process).map(|owner| owner.line));
     lines
+}
+
+/// Describes how to continue a stopped process. If its scheduler has suspended it, SIGCONT would run it beside the job
+/// for which it had to wait.
+pub fn continue_line(process: &Process) -> String {
+    let pid = process.pid;
+    let signal = match &process.terminal {
+        Some(terminal) => format!("`fg` in its shell on {terminal}, or `kill -CONT {pid}`"),
+        None => format!("`kill -CONT {pid}`"),
+    };
+    match resume(process) {
+        Some(resume) => format!("{resume}; where a person stopped it: {signal}"),
+        None => format!("continue it: {signal}"),
+    }
+}
+
+/// Describes how to continue a process through the scheduler that may have suspended it.
+fn resume(process: &Process) -> Option<String> {
+    let line = |entry: &OwnerEntry, value: &dyn Fn(&str) -> Option<String>| {
+        let resume = fill(entry.resume.as_ref()?, value)?;
+        let check = entry.check.iter().find_map(|check| fill(check, value));
+        let check = check
+            .map_or_else(String::new, |check| format!(", after you have checked that {check}"));
+        Some(format!("where {} suspended its job: `{resume}`{check}", entry.name))
+    };
+    let facts = slurm(process).unwrap_or_default();
+    OwnerEntry::in_place(OwnerPlace::Slurm, None)
+        .find_map(|entry| line(entry, &|name| facts.get(name).cloned()))
+        .or_else(|| {
+            process.program_owner().and_then(|found| line(found.owner, &|name| found.value(name)))
+        })
 }
 
 /// Describes how to thaw a process, or returns `None` if its cgroup is not frozen.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::model::process::Jupyter;
+use crate::model::process::{Jupyter, Relation, Relative};
 use crate::model::testing::environment;
 
 fn process(framework: Option<&str>) -> Process {
@@ -103,6 +103,33 @@ fn a_setting_that_is_already_set_is_not_advised() {
     };
     assert!(!has_advice(&expandable) && has_advice(&process(Some("pytorch"))));
     assert_eq!(at_start(&process(None)), None);
+}
+
+#[test]
+fn a_server_that_gpumem_cannot_ask_is_described_instead_of_its_framework() {
+    let below = |command: &str, address: &str| {
+        let listener = Relative {
+            start_ticks: Some(1),
+            pid: 9,
+            relation: Relation::Ancestor,
+            command: Some(command.split(' ').map(Arc::from).collect()),
+            working_directory: None,
+            listening_on: [address.into()].into(),
+            client_addresses: None,
+        };
+        Process { listening_relatives: Some([listener].into()), ..process(Some("pytorch")) }
+    };
+    for (command, address, words) in [
+        ("local-ai run", "tcp:0.0.0.0:8080", "http://localhost:8080/backend/shutdown"),
+        ("lm-studio", "tcp:127.0.0.1:1234", "`lms unload --all`"),
+        ("xinference-local --port 9997", "tcp:0.0.0.0:9997", "http://HOST:9997/v1/models/UID"),
+    ] {
+        let lines = steps(&below(command, address));
+        assert!(lines[0].contains(words), "{command}: {lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("torch.cuda")), "{lines:?}");
+    }
+    let other = steps(&below("python front.py", "tcp:0.0.0.0:8080"));
+    assert!(other[0].contains("torch.cuda.empty_cache()"));
 }
 
 #[test]

@@ -123,7 +123,10 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     };
     let mut steps = Vec::new();
     if !is_unresponsive {
-        steps.extend(lines(|row| &row.inside, WhenPossible::Now, INSIDE_MAX));
+        match advice::server_line(process) {
+            Some(text) => steps.push(plain(WhenPossible::Now, text)),
+            None => steps.extend(lines(|row| &row.inside, WhenPossible::Now, INSIDE_MAX)),
+        }
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(more));

@@ -185,7 +185,7 @@ fn no_process_name_breaks_a_page() {
 }
 
 #[test]
-fn a_stopped_job_is_ended_by_its_scheduler_before_a_signal() {
+fn a_stopped_job_is_ended_by_its_scheduler_instead_of_a_signal() {
     let mut scene = machine();
     scene.process(7).state = Some('T');
     scene.process(7).slurm = Some(Slurm { job_id: words("42"), ..Slurm::default() }.into());
@@ -193,7 +193,7 @@ fn a_stopped_job_is_ended_by_its_scheduler_before_a_signal() {
     let steps = steps(&page);
     let position_of = |part: &str| steps.iter().position(|step| step.contains(part)).unwrap();
     assert!(position_of("scontrol resume 42") < position_of("scancel 42"), "{text}");
-    assert!(position_of("scancel 42") < position_of("kill -TERM 7"), "{text}");
+    assert!(!text.contains("kill -TERM 7"), "{text}");
 }
 
 #[test]

@@ -54,6 +54,7 @@ pub struct OwnerEntry {
     pub also: Option<String>,
     pub check: Vec<String>,
     pub unnamed: Option<String>,
+    pub resume: Option<String>,
     pub restarts: bool,
     pub is_batch: bool,
     is_way_in: bool,
@@ -368,6 +369,7 @@ mod tests {
         for owner in &owners {
             let name = &owner.name;
             let is_recognised = !owner.parents.is_empty()
+                || !owner.titles.is_empty()
                 || !owner.units.is_empty()
                 || !owner.variables.is_empty()
                 || owner.place.is_some()
@@ -472,6 +474,15 @@ mod tests {
                 "TorchServe",
                 true,
             ),
+            ("python djl_python_engine.py --sock-type unix", "java -cp x", "DJL Serving", true),
+            ("python /v/bin/dramatiq app", "python /v/bin/dramatiq app", "Dramatiq", true),
+            (spawned, "python /v/bin/dramatiq app", "Dramatiq", true),
+            ("python huey_consumer.py a.huey", "python huey_consumer.py a.huey", "Huey", true),
+            ("python /v/bin/arq app.WorkerSettings", "bash", "arq", false),
+            (spawned, "python /v/bin/taskiq worker app:broker", "Taskiq", true),
+            ("python manage.py qcluster", "python manage.py qcluster", "Django Q", true),
+            ("python manage.py rqworker gpu", "bash", "RQ", false),
+            ("python /v/bin/procrastinate --app=a worker", "bash", "Procrastinate", false),
         ] {
             let mut process = worker(&command.replace('#', " "), parent);
             if command == SPAWNED {
@@ -523,6 +534,10 @@ mod tests {
             ("python train.py --queue rq worker", "bash"),
             ("python -c from multiprocessing", "python train.py"),
             ("python -m uvicornish", "bash"),
+            ("python arq_train.py", "bash"),
+            ("python manage.py runserver", "bash"),
+            ("python /v/bin/taskiq scheduler app:s", "bash"),
+            ("python dramatiq_train.py", "bash"),
             ("dask scheduler", "bash"),
         ] {
             let process = worker(command, parent);

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::lasting::{held_gpus, report_wait};
 use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::subject;
-use crate::advice::{self, quote};
+use crate::advice;
 use crate::history::RowHistory;
 use crate::model::Process;
 use crate::model::finding::{Evidence, Kind, KindEvidence, samples};
@@ -106,21 +106,14 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(line) = advice::thaw(process) {
         return vec![line];
     }
-    let mut advice = Vec::new();
-    let job = process.slurm.as_deref().filter(|job| job.over != Some(true));
-    if let Some(job) = job.and_then(|job| quote(&job.id()?)) {
-        advice.push(format!("where Slurm suspended its job: `scontrol resume {job}`"));
-    }
-    advice.push(match &process.terminal {
-        Some(terminal) => {
-            format!("continue it: `fg` in its shell on {terminal}, or `kill -CONT {pid}`")
-        }
-        None => format!("continue it: `kill -CONT {pid}`"),
-    });
-    advice.push(format!(
-        "or kill it: `kill -TERM {pid}; kill -CONT {pid}` (a stopped process handles SIGTERM only after SIGCONT)"
-    ));
-    advice
+    // A container or unit has no other command for a process that handles no signal while it is stopped.
+    let is_job = process.slurm.as_deref().is_some_and(|job| job.over != Some(true));
+    let owner = advice::owner(process).filter(|owner| is_job || owner.is_asked_first);
+    let end = owner.map_or_else(
+        || format!("or kill it: `kill -TERM {pid}; kill -CONT {pid}` (a stopped process handles SIGTERM only after SIGCONT)"),
+        |owner| owner.line,
+    );
+    vec![advice::continue_line(process), end]
 }
 
 #[cfg(test)]

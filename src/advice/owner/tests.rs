@@ -113,6 +113,7 @@ fn the_command_fits_the_owner() {
         (notebook(Some("ipykernel"), None), "`kill 4242`"),
         (notebook(Some("jupyter-console"), None), "`exit`"),
         (notebook(Some("spyder"), None), "close its window"),
+        (notebook(Some("positron"), None), "in Positron's console"),
     ] {
         let line = only(&process);
         assert!(line.contains(words), "{line}: {words}");
@@ -266,6 +267,14 @@ fn each_runtime_has_its_command_and_namespace() {
         ..process()
     };
     assert_eq!(owner(&unknown).unwrap().name, "a container");
+    let left = |ppid: u32| Process {
+        ppid: Some(ppid),
+        parent_is_reaper: Some(true),
+        namespace_pid: None,
+        ..contained(Some("docker"), None, &id)
+    };
+    assert_eq!(owner(&left(1)), None, "the container was removed");
+    assert!(owner(&left(900)).is_some(), "the monitor of the container adopted it");
     let in_its_unit = Process { systemd_unit: Some("llm.service".into()), ..unknown };
     assert_eq!(owner(&in_its_unit).unwrap().name, "unit llm.service");
 }
@@ -289,8 +298,39 @@ fn a_kernel_without_its_server_is_ended_by_gpumem() {
 fn a_stopped_process_is_continued_first() {
     let stopped = Process { state: Some('T'), ..in_job("77", None) };
     let lines = place_lines(&stopped);
-    assert_eq!(lines[0], "it is stopped; continue it: `kill -CONT 4242`");
+    assert!(
+        lines[0].starts_with("it is stopped; where Slurm suspended its job: `scontrol resume 77`")
+    );
+    assert!(lines[0].ends_with("; where a person stopped it: `kill -CONT 4242`"), "{lines:?}");
     assert!(lines[1].contains("scancel 77"));
+    let mut stopped = Process { state: Some('T'), ..process() };
+    assert_eq!(place_lines(&stopped), ["it is stopped; continue it: `kill -CONT 4242`"]);
+    stopped.terminal = Some("pts/3".into());
+    assert!(continue_line(&stopped).starts_with("continue it: `fg` in its shell on pts/3"));
+}
+
+#[test]
+fn a_suspended_job_is_resumed_by_its_scheduler() {
+    for (ancestor, variables, resume) in [
+        ("/lsf/etc/res -d x", "LSB_JOBID=7 LSB_JOBINDEX=0", "bresume 7"),
+        ("/lsf/etc/res -d x", "LSB_JOBID=7 LSB_JOBINDEX=3", "bresume '7[3]'"),
+        ("/opt/pbs/sbin/pbs_mom", "PBS_JOBID=7.head", "qsig -s resume 7.head"),
+        ("sge_shepherd -bg", "JOB_ID=7 SGE_TASK_ID=undefined", "qmod -usj 7"),
+        ("sge_shepherd -bg", "JOB_ID=7 SGE_TASK_ID=3", "qmod -usj 7.3"),
+        ("condor_starter -f", "", "condor_continue JOB"),
+        ("oarexec", "OAR_JOB_ID=7", "oarresume 7"),
+        ("slurmstepd", "SLURM_JOB_ID=7", "scontrol resume 7"),
+        ("boinc --dir x", "", "boinccmd --task URL TASK resume"),
+        ("pueued -d", "", "pueue start TASK"),
+        ("supervisord -n", "SUPERVISOR_PROCESS_NAME=ui SUPERVISOR_GROUP_NAME=ui", ""),
+        ("bash", "", ""),
+    ] {
+        let line = continue_line(&below(ancestor, true, &variables_of(variables)));
+        match resume.is_empty() {
+            true => assert_eq!(line, "continue it: `kill -CONT 4242`", "{ancestor}"),
+            false => assert!(line.contains(&format!("suspended its job: `{resume}`")), "{line}"),
+        }
+    }
 }
 
 #[test]
@@ -343,7 +383,7 @@ const LONG: usize = 254;
 fn below(ancestor: &str, is_roots: bool, variables: &[(&str, &str)]) -> Process {
     let command: Arc<[Arc<str>]> = match ancestor.starts_with("PM2") {
         true => [ancestor.into()].into(),
-        false => ancestor.split(' ').map(Arc::from).collect(),
+        false => ancestor.split(' ').map(|word| word.replace('~', " ").into()).collect(),
     };
     let parent = Parent { pid: 70, command: Some(command), ..Parent::default() };
     Process {
@@ -387,6 +427,31 @@ python3 -m pyspark.daemon |  | Spark |
 /usr/bin/gitlab-runner run | CI_JOB_ID=7 | GitLab's runner job 7 |
 /usr/bin/java -jar /var/agent.jar -url x |  | Jenkins |
 /usr/sbin/slurmstepd | SLURM_JOB_ID=7 | Slurm job 7 | scancel 7
+ray::JobSupervisor |  | Ray |
+airflow~task~supervisor:~['airflow'] |  | Airflow |
+python3 /v/bin/airflow tasks run a b | AIRFLOW_CTX_DAG_ID=d AIRFLOW_CTX_TASK_ID=t | Airflow task d.t |
+python3 /v/bin/prefect worker start | PREFECT__FLOW_RUN_ID=a-1 | Prefect flow run a-1 | prefect flow-run cancel a-1
+python3 -m dagster api execute_run {} |  | Dagster |
+python3 /v/bin/snakemake -j4 |  | Snakemake |
+java -cp /n/nf.jar nextflow.cli.Launcher run x.nf |  | Nextflow |
+/usr/local/bin/dstack-runner start | DSTACK_RUN_NAME=bert | dstack run bert | dstack stop bert
+pueued -d |  | pueue |
+tsp python train.py |  | task spooler |
+/opt/Deadline10/bin/deadlineworker -nogui |  | Deadline |
+/usr/bin/python3 /usr/local/bin/rqd |  | OpenCue |
+/opt/flamenco/flamenco-worker |  | Flamenco |
+/usr/bin/boinc --dir /var/lib/boinc |  | BOINC |
+/usr/bin/fah-client --config=x |  | Folding@home |
+/usr/bin/python3 /opt/ros/humble/bin/ros2 launch seg seg.launch.py |  | ROS |
+/agent/bin/Agent.Worker spawnclient 1 2 | BUILD_BUILDNUMBER=7 | Azure Pipelines' agent run 7 |
+/usr/bin/forgejo-runner daemon |  | Gitea's or Forgejo's runner |
+/usr/bin/woodpecker-agent |  | Woodpecker's agent |
+java -cp /opt/agent/lib jetbrains.buildServer.agent.AgentMain |  | TeamCity's agent |
+python3 /v/bin/gpustack start |  | GPUStack |
+/usr/lib/postgresql/16/bin/postgres -D /x |  | PostgreSQL |
+overmind start |  | its Procfile manager |
+guile /bin/shepherd |  | GNU Shepherd |
+java -cp /z org.apache.zeppelin.interpreter.remote.RemoteInterpreterServer x |  | Zeppelin |
 ";
 
 fn variables_of(text: &str) -> Vec<(&str, &str)> {
