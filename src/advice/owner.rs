@@ -9,10 +9,11 @@
 
 use std::collections::BTreeMap;
 
+use super::unload::server_of;
 use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 use crate::model::owners::{OwnerEntry, OwnerPlace};
-use crate::model::process::{Container, Slurm};
+use crate::model::process::{Container, Relation, Slurm};
 use crate::model::unit::{Role, role};
 
 /// Maximum length of a name in a command.
@@ -72,6 +73,9 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if let Some(owner) = slurm.or_else(|| in_place(OwnerPlace::Pod, pod(process))) {
         return Some(owner);
     }
+    // A supervisor would start the process again, so outside the supervisor, only a whole unit or container can be ended.
+    let restarts = process.program_owner().is_some_and(|found| found.owner.restarts);
+    let job: &[&Process] = if restarts { &[] } else { job };
     // A PID namespace alone does not identify a container.
     let is_known = |container: &Container| container.id.is_some() || container.runtime.is_some();
     let is_bare = !process.container.as_deref().is_some_and(is_known);
@@ -220,7 +224,7 @@ fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
-    pids.map(|pids| pids.join(" "))
+    pids.filter(|pids| !pids.is_empty()).map(|pids| pids.join(" "))
 }
 
 fn slurm(process: &Process) -> Option<Facts> {
@@ -382,8 +386,31 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         ));
         return lines;
     }
-    lines.extend(owner(process).map(|owner| owner.line));
+    lines.extend(pool_line(process));
+    let owner = owner(process).map(|owner| owner.line);
+    lines.extend(owner.or_else(|| front_end_line(process).filter(|_| lines.is_empty())));
     lines
+}
+
+/// Describes how to end a worker through its pool.
+fn pool_line(process: &Process) -> Option<String> {
+    let pool = process.pool().filter(|_| !process.is_left_behind())?;
+    let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
+    let does = match process.restarting_pool() {
+        None => format!("a worker of {} waits for work", pool.name),
+        Some(_) => format!("{}{by} {}", pool.restarter, pool.deed()),
+    };
+    Some(format!("{does}; {}", pool.unnamed.as_ref()?))
+}
+
+/// Describes how to end a worker of an inference server, whose front end would fail without the worker.
+fn front_end_line(process: &Process) -> Option<String> {
+    let (row, listener) = server_of(process)?;
+    let (title, front_end) = (&row.title, listener?.pid);
+    let mut relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
+    let is_above = relatives
+        .any(|relative| relative.pid == front_end && relative.relation == Relation::Ancestor);
+    is_above.then(|| format!("end its server, {title} (pid {front_end}), rather than this worker"))
 }
 
 /// Describes how to continue a stopped process. If its scheduler has suspended it, SIGCONT would run it beside the job

@@ -128,7 +128,10 @@ fn a_server_that_gpumem_cannot_ask_is_described_instead_of_its_framework() {
         assert!(lines[0].contains(words), "{command}: {lines:?}");
         assert!(!lines.iter().any(|line| line.contains("torch.cuda")), "{lines:?}");
     }
+    let worker = steps(&below("python -m vllm.entrypoints.openai.api_server", "tcp:0.0.0.0:8000"));
+    assert_eq!(worker.last().unwrap(), "end its server, vLLM (pid 9), rather than this worker");
     let other = steps(&below("python front.py", "tcp:0.0.0.0:8080"));
+    assert_eq!(other.last(), Some(&TABLE.end.text));
     assert!(other[0].contains("torch.cuda.empty_cache()"));
 }
 

@@ -310,6 +310,29 @@ fn a_stopped_process_is_continued_first() {
 }
 
 #[test]
+fn a_worker_is_ended_through_its_pool() {
+    let below = |command: &str, parent: &str| Process {
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        ppid: Some(70),
+        parent_is_reaper: Some(false),
+        parent: Some(Arc::new(Parent {
+            pid: 70,
+            command: Some(parent.split(' ').map(Arc::from).collect()),
+            ..Parent::default()
+        })),
+        ..process()
+    };
+    for (command, parent, words) in [
+        ("python manage.py qcluster", "python manage.py qcluster", "its cluster's guard (pid 70)"),
+        ("python /v/bin/arq app.Settings", "bash", "a worker of arq waits for work"),
+        ("python djl_python_engine.py", "java -cp x", "its front end (pid 70)"),
+    ] {
+        let lines = steps(&below(command, parent));
+        assert!(lines[0].contains(words) && lines.len() == 1, "{lines:?}");
+    }
+}
+
+#[test]
 fn a_suspended_job_is_resumed_by_its_scheduler() {
     for (ancestor, variables, resume) in [
         ("/lsf/etc/res -d x", "LSB_JOBID=7 LSB_JOBINDEX=0", "bresume 7"),
@@ -507,6 +530,16 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let line = only(&comfy);
     assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
     assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
+    // A supervisor would start a process again that is killed alone.
+    let users = Process {
+        supervisor_is_roots: Some(false),
+        namespace_pid: None,
+        session: Some(9),
+        ..in_unit("llm.service", "/system.slice/llm.service")
+    };
+    let users = Process { supervisor: comfy.supervisor.clone(), ..users };
+    let line = only(&users);
+    assert!(line.contains("`systemctl stop llm.service`") && !line.contains("`kill"), "{line}");
     // The supervisor runs in the container of the process.
     let inside = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,

@@ -133,11 +133,8 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
             None => String::new(),
         }
     );
-    let advice = restart_of_pool(process)
-        .into_iter()
-        .chain(sleeps.then(|| sleeping_cell(process.pid)))
-        .chain(advice::steps(process))
-        .collect();
+    let cell = sleeps.then(|| sleeping_cell(process.pid));
+    let advice = cell.into_iter().chain(advice::steps(process)).collect();
     let evidence = Evidence::new(evidence);
     let parts = FindingParts { severity, gpus, since, until, evidence, message, advice };
     let mut finding = input.rule_input.finding(Some(process), parts);
@@ -148,16 +145,6 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
         finding.actions = actions(process);
     }
     Some(finding)
-}
-
-fn restart_of_pool(process: &Process) -> Option<String> {
-    let pool = process.pool()?;
-    let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
-    let does = match process.restarting_pool() {
-        None => format!("a worker of {} waits for work", pool.name),
-        Some(_) => format!("{}{by} {}", pool.restarter, pool.deed()),
-    };
-    Some(format!("{does}; {}", pool.unnamed.as_ref()?))
 }
 
 /// Combines the evidence for two GPUs: utilization of the process only if it is known for both, the lower coverage,
