@@ -114,8 +114,8 @@ pressure\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if more than this amount of memory is used on a GPU at the end' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this is used on a GPU but held by no listed process' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if more than this amount of memory is used on a GPU in the last sample' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this amount of memory on a GPU is unattributed (held by no listed process)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on the given GPU, or on any GPU' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l print -d 'Print only the free GPUs, for scripts' -r -f -a "uuid\t'By its UUID'
 index\t'By NVML index, which equals CUDA\'s only if CUDA_DEVICE_ORDER is PCI_BUS_ID'"
@@ -299,7 +299,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s y -l yes -d 'C
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s n -l dry-run -d 'Print the plan without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l force -d 'Ask a server (vLLM) even if its weights may not fit into host memory'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not run Python\'s garbage collector first; it would run finalizers of objects'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not run Python\'s garbage collector first, because it would run finalizers'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l references -d 'List the largest tensors that still hold memory, by name and size but without values'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l all-users -d 'Include other users\' processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l kept -d 'Include processes that GPUMEM_KEEP or the configuration protects'

@@ -88,7 +88,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     // The program that started the process takes precedence over the unit or container around both.
     Some(match around {
         Some(around) if inner.is_by_user => Owner {
-            line: format!("{}; else {}", inner.line, around.line),
+            line: format!("{}; otherwise, {}", inner.line, around.line),
             is_by_user: around.is_by_user,
             ..inner
         },
@@ -156,9 +156,9 @@ fn program_owner(process: &Process) -> Option<Owner> {
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
         (None, _) => owner.unnamed.clone()?,
-        (Some(stop), None) => format!("end{shown} there{user}: `{stop}`"),
+        (Some(stop), None) => format!("end{shown}{user}: `{stop}`"),
         (Some(stop), Some(check)) => {
-            format!("end{shown} there{user}: `{stop}`, after you have checked that {check}")
+            format!("check that {check}, then end{shown}{user}: `{stop}`")
         }
     };
     Some(Owner {
@@ -381,7 +381,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         let job = job.id().as_deref().and_then(quote);
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!(
-            "end it, `kill {}`: its Slurm job{job} has ended, and no step of the job is left on this machine",
+            "end it with `kill {}`: its Slurm job{job} has ended, and no step of the job is left on this machine",
             process.pid
         ));
         return lines;
@@ -462,7 +462,7 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 fn notebook_line(process: &Process) -> String {
     if process.has_lost_server() {
         return format!(
-            "end its kernel, `gpumem kill {}`: the server that could shut the kernel down has exited",
+            "end its kernel with `gpumem kill {}`: the server that could shut the kernel down has exited",
             process.pid
         );
     }

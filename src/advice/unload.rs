@@ -435,7 +435,7 @@ impl Question {
         if let Some(text) = &self.text {
             return match String::from_utf8_lossy(&answer.body).trim() == text {
                 true => Ok(()),
-                false => other_server("a page that is another server's"),
+                false => other_server("the page of another server"),
             };
         }
         if !self.zero.is_empty() || self.mark.is_some() {
@@ -505,7 +505,7 @@ impl Expect {
             (Some(wanted), Some(verdict)) if discriminant(found) == discriminant(wanted) => {
                 Err(verdict.clone())
             }
-            (Some(_), _) => other_server(format!("another value at {at}")),
+            (Some(_), _) => other_server(format!("an unexpected value at {at}")),
             (None, _) => Ok(()),
         }
     }

@@ -290,14 +290,14 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub selected: Selected,
 
-    /// Fail if more than this amount of memory is used on a GPU at the end
+    /// Fail if more than this amount of memory is used on a GPU in the last sample
     ///
     /// Accepts a size (500MiB) or a share of the GPU's memory (90%). Memory reserved by the driver and firmware does
     /// not count as used, except with drivers before R510, which do not report it separately.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
-    /// Fail if more than this is used on a GPU but held by no listed process
+    /// Fail if more than this amount of memory on a GPU is unattributed (held by no listed process)
     ///
     /// Accepts a size or share, like --max-used. The value is known only if gpumem runs in the host's pid namespace,
     /// MIG is disabled, and the memory of every listed process is known.

@@ -154,7 +154,7 @@ impl SampledHistory {
         source: &CommandSource,
         compose: impl FnOnce(&Self, ExplainInput<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
-        let last = self.last.as_ref().context("there was no snapshot")?;
+        let last = self.last.as_ref().context("no sample could be taken")?;
         // As in `check` and `watch`, mark the processes that a plan would include.
         let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);

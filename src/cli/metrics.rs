@@ -102,7 +102,7 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
         None => {
             let mut live = live(global, config.sample.interval.0)?;
             publisher.feed(&live, global)?;
-            let snapshot = live.next()?.context("the driver gave no snapshot")?;
+            let snapshot = live.next()?.context("no sample could be taken; run `gpumem doctor`")?;
             publisher.observe(&snapshot);
             snapshot
         }

@@ -191,7 +191,7 @@ fn sample_machine(
 ) -> anyhow::Result<Snapshot> {
     let mut live = live(global, Duration::from_secs(1))?;
     let Some(engine) = engine else {
-        return live.next()?.context("the driver gave no snapshot");
+        return live.next()?.context("no sample could be taken; run `gpumem doctor`");
     };
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
     if store::feed(engine, &live, ask)?.first.is_none() && needs_history {
@@ -200,7 +200,7 @@ fn sample_machine(
             sampling (gpumem check); unknown values never match",
         );
     }
-    let snapshot = live.next()?.context("the driver gave no snapshot")?;
+    let snapshot = live.next()?.context("no sample could be taken; run `gpumem doctor`")?;
     engine.observe(&snapshot);
     Ok(snapshot)
 }

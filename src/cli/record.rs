@@ -183,12 +183,15 @@ pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Op
         return Ok(None);
     }
     if args.store_age.0 < LEAST_STORE_AGE {
-        return Err(UsageError("--store-age must be at least 1m; write 24h".to_owned()).into());
+        return Err(
+            UsageError("--store-age must be at least 1m, for example 24h".to_owned()).into()
+        );
     }
     if args.store_size.0 < LEAST_STORE_BYTES {
-        return Err(
-            UsageError("--store-size must be at least 1MiB; write 256MiB".to_owned()).into()
-        );
+        return Err(UsageError(
+            "--store-size must be at least 1MiB, for example 256MiB".to_owned(),
+        )
+        .into());
     }
     let limits = StoreLimits { max_age: args.store_age.0, max_bytes: args.store_size.0 };
     let (folder, access) = store::to_write(global)?;

@@ -227,7 +227,7 @@ pub(super) fn is_gpu_named(wanted: &str, gpu: &Gpu) -> bool {
 pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
     let listed: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
     let listed = listed.join(", ");
-    UsageError(format!("{typed} names more than one GPU ({listed}); write one of them"))
+    UsageError(format!("{typed} matches more than one GPU ({listed}); give one of them"))
 }
 
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {

@@ -19,7 +19,9 @@ use crate::units::Span;
 
 pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
     if global.nvml_timeout.0.is_zero() {
-        return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
+        return Err(
+            UsageError("--nvml-timeout must be longer than 0, for example 2s".to_owned()).into()
+        );
     }
     Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
@@ -38,7 +40,9 @@ pub(super) fn live_options(
     interval: Duration,
 ) -> anyhow::Result<nvml::NvmlOptions> {
     if interval.is_zero() {
-        return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
+        return Err(
+            UsageError("--interval must be longer than 0, for example 1s".to_owned()).into()
+        );
     }
     if !host::is_claim_folder_valid() {
         let why = "GPUMEM_CLAIM_DIR must be an absolute path; correct or unset it (gpumem man run)";
@@ -106,7 +110,7 @@ pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow:
         handle(&snapshot);
         last = Some(snapshot);
     })?;
-    last.context("the recording has no snapshot")
+    last.context("the recording contains no snapshot")
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -322,7 +322,7 @@ fn choose(
         let latest = store.latest().filter(|latest| same_machine(&latest.host, host));
         let Some(latest) = latest else {
             if chosen {
-                warn_unless_quiet(&format!("the store {name} holds no snapshot of this boot"));
+                warn_unless_quiet(&format!("the store {name} contains no snapshot of this boot"));
             }
             continue;
         };

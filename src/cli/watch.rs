@@ -212,7 +212,8 @@ fn once(
                 }
                 None => {
                     let mut live = judged_live(args, global, interval, &mut past)?;
-                    let mut next = || live.next()?.context("the driver gave no snapshot");
+                    let mut next =
+                        || live.next()?.context("no sample could be taken; run `gpumem doctor`");
                     vec![next()?, next()?]
                 }
             };
@@ -229,7 +230,7 @@ fn once(
     })?;
     // A machine without GPUs is not an error.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
-        warn("not every GPU could be read; the screen shows which");
+        warn("not every GPU could be read; the picture shows which");
         Exit::CannotMeasure
     } else {
         Exit::Clean
@@ -269,7 +270,7 @@ fn play(replay: &mut Replay, still: &mut StillScreen, is_demo: bool) -> anyhow::
         still.end();
         warn_of_damage(replay);
     }
-    last.context("the recording has no snapshot")
+    last.context("the recording contains no snapshot")
 }
 
 /// Returns the columns and rows for a frame. On a terminal, one row remains for the prompt. Otherwise, COLUMNS and

@@ -245,7 +245,7 @@ fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());
     }
-    let message = format!("{kind} is about GPUs, so it cannot select processes; use only gpu:");
+    let message = format!("{kind} applies to GPUs, not to processes; use only gpu:");
     let key = format!("{}.where", section.key);
     Err(section.file.wrong(section.at.clone(), &key, message))
 }

@@ -413,7 +413,7 @@ fn a_rule_about_gpus_cannot_select_processes() {
     let change = "[[override]]\nrule = \"pressure\"\nmin_free = \"512MiB\"\n";
     let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
     for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
-        let start = format!("1: {prefix}.where: pressure is about GPUs");
+        let start = format!("1: {prefix}.where: pressure applies to GPUs");
         assert_refused(&[(&format!("{entry}where = \"gpu:0 user=ann\""), &start)]);
         parse(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
     }

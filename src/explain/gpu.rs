@@ -26,7 +26,7 @@ pub fn gpu(input: ExplainInput<'_>, position: usize, asked: Option<&Finding>) ->
     let pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
     let mut verdict = Verdict::of_gpu(input, gpu.index, &pids, asked);
     (input.commands)(&mut verdict.findings, None);
-    let name = gpu.name.as_deref().unwrap_or("of an unknown name");
+    let name = gpu.name.as_deref().unwrap_or("unknown model");
     let mut page = input.page(format!("GPU {}: {name}", gpu.index), |index| index == gpu.index);
     let mut facts = Section::default();
     let series = input.all_series.gpu(gpu);
@@ -187,7 +187,7 @@ pub(super) fn held_by(
     holders: &[(u32, Option<&GpuProcess>)],
     marks: Marks<'_>,
 ) -> Section {
-    let mut section = Section::new("Who holds it");
+    let mut section = Section::new("Who holds its memory");
     let (listed, hidden): (Vec<_>, Vec<_>) = holders.iter().partition(|(_, row)| row.is_some());
     match &gpu.processes {
         None => section.item("- ", "its list of processes could not be read"),
@@ -199,7 +199,7 @@ pub(super) fn held_by(
     }
     table(&mut section, last, &listed, marks);
     if !hidden.is_empty() {
-        section.item("- ", "has its device file open, but is not listed by NVML:");
+        section.item("- ", "these have its device file open, but NVML does not list them:");
         table(&mut section, last, &hidden, marks);
     }
     if let Some(count) = last.host.unread_processes.filter(|count| *count > 0) {
@@ -207,7 +207,7 @@ pub(super) fn held_by(
         section.item(
             "- ",
             format!(
-                "{count} other process{es} of this machine may hold it: only root can read \
+                "{count} other process{es} of this machine may hold its memory: only root can read \
                  their open files"
             ),
         );

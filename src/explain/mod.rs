@@ -64,15 +64,15 @@ impl ExplainInput<'_> {
             let (span, needed) = (Span::from_seconds(seconds), Span(self.needed));
             let exact = needed.exact();
             let keeps = match self.more != More::Nowhere && !self.engine.has_recorder() {
-                true => "; `gpumem record --store` keeps one",
+                true => "; run `gpumem record --store` to keep a longer history",
                 false => "",
             };
             let waits = match self.more {
-                More::ByWindow => format!("; --window {exact} waits for it"),
+                More::ByWindow => format!("; or use --window {exact}"),
                 More::Nowhere | More::ByWaiting => String::new(),
             };
             page.notes.push(format!(
-                "the history is {span} long, and some rules look back {needed}{keeps}{waits}"
+                "the history covers {span}, but some rules need {needed}{keeps}{waits}"
             ));
         }
         page
@@ -161,17 +161,17 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);
-    let mut returns = section("What frees it, gentlest first", &row.inside);
+    let mut returns = section("What frees its memory, gentlest first", &row.inside);
     if row.inside.is_empty() {
-        returns = Section::new("What frees it");
-        returns.item("- ", "nothing while the process runs; its exit frees all");
+        returns = Section::new("What frees its memory");
+        returns.item("- ", "nothing while the process runs; its exit frees all of its memory");
     }
     page.sections = vec![
-        section("How it takes memory", std::slice::from_ref(&row.takes)),
+        section("How it allocates memory", std::slice::from_ref(&row.takes)),
         returns,
         section("At its next start", &row.at_start),
-        section("What does not free it", &row.unchanged),
-        section("How to end it", &row.at_end),
+        section("What does not free its memory", &row.unchanged),
+        section("How to end the process", &row.at_end),
     ];
     page.sections.retain(|section| !section.rows.is_empty());
     Some(page)

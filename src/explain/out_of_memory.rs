@@ -40,7 +40,7 @@ pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> Explai
     let mut findings: Vec<Finding> = input.engine.findings().to_vec();
     (input.commands)(&mut findings, None);
     let suspects = input.engine.suspects();
-    let name = gpu.name.as_deref().unwrap_or("of an unknown name");
+    let name = gpu.name.as_deref().unwrap_or("unknown model");
     let free = gpu.free_bytes().map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
     let title = format!("{free} free on GPU {}: {name}", gpu.index);
     let mut page = input.page(title, |index| index == gpu.index);
@@ -53,7 +53,10 @@ pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> Explai
     if let Some((time, freed_bytes)) = fullest(input, gpu) {
         let more = Bytes(freed_bytes);
         facts.entry("Fullest", format!("{}: {more} more in use than now", input.ago(time)));
-        page.notes.push("--at TIME shows an earlier sample, such as the fullest".to_owned());
+        page.notes.push(
+            "--at TIME shows an earlier sample, such as the one in which the GPU was fullest"
+                .to_owned(),
+        );
     }
     page.notes.push("failed allocations are not visible in samples".to_owned());
     let holders = holders(last, gpu);
@@ -141,7 +144,7 @@ fn sufficient(
     let sum = |unused: &[Unused<'_>]| unused.iter().map(|process| process.bytes).sum::<u64>();
     let (Some(asked), Some(free_bytes)) = (shortage.asked_bytes, gpu.free_bytes()) else {
         let reason = match gpu.free_bytes() {
-            Some(_) => "the requested size is unknown (--asked SIZE)",
+            Some(_) => "the requested size is unknown; add --asked SIZE",
             None => "the free memory is unknown",
         };
         let more = if unused.is_empty() {
@@ -156,8 +159,8 @@ fn sufficient(
         section.item(
             "- ",
             format!(
-                "{} was free at this sample, which is enough: memory taken later, or \
-                fragmentation, is not visible here",
+                "{} was free in this sample, which is enough; later allocations and \
+                fragmentation are not visible here",
                 Bytes(free_bytes)
             ),
         );
@@ -170,10 +173,10 @@ fn sufficient(
         (None, Some(names)) => {
             format!("freeing {names} would have been enough, if the memory is unused (not proven)")
         }
-        (None, None) if unused.is_empty() => "ask for less".to_owned(),
+        (None, None) if unused.is_empty() => "request less".to_owned(),
         (None, None) => {
             let left = Bytes(missing - sum(unused));
-            format!("ask for less: after freeing all unused memory, {left} would still be missing")
+            format!("request less: after freeing all unused memory, {left} would still be missing")
         }
     };
     section.item("- ", format!("{missing_size} was missing: {text}"));

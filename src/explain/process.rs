@@ -64,7 +64,7 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && gpus.contains(&gpu.index);
     page.notes.extend(last.gpus.iter().filter(is_silent).map(|gpu| {
         let index = gpu.index;
-        format!("GPU {index} does not answer: its memory there is the driver's last value")
+        format!("GPU {index} does not answer: the memory shown for it is the driver's last value")
     }));
     page.sections = vec![verdict.section(input, |_| true), facts, subject.held_by()];
     page.sections.extend(steps::sections(&steps, &verdict.findings));
@@ -109,7 +109,7 @@ impl Subject<'_> {
             facts.entry(
                 "",
                 "NVML reports this pid, but gpumem cannot tell which process it belongs to; do not \
-                 kill the process that has it now",
+                 kill the process that has this pid now",
             );
             return (format!("pid {}: not resolved", process.pid), facts);
         }
@@ -161,9 +161,9 @@ impl Subject<'_> {
         more.extend(match process.state {
             Some(_) if process.has_threads_left() => Some(match process.live_state() {
                 Some('D') => {
-                    "its main thread has exited, and no signal reaches the others".to_owned()
+                    "its main thread has exited, and no signal reaches its other threads".to_owned()
                 }
-                _ => "its main thread has exited, and others still run".to_owned(),
+                _ => "its main thread has exited, but its other threads still run".to_owned(),
             }),
             Some(_) if process.frozen == Some(true) => Some("frozen with its cgroup".to_owned()),
             letter => letter.map(|letter| match state_name(letter) {
@@ -187,7 +187,7 @@ impl Subject<'_> {
             (None, Some(uid)) => format!("uid {uid}"),
             (None, None) => "unknown owner".to_owned(),
         };
-        facts.entry("Whose", owner);
+        facts.entry("Owner", owner);
         if let Some(jupyter) = &process.jupyter {
             self.notebook(facts, jupyter);
         }
@@ -214,7 +214,7 @@ impl Subject<'_> {
         };
         if let Some(pod) = &process.kubernetes {
             let name = pod.pod_name.as_deref().or(pod.pod_uid.as_deref());
-            let mut words = format!("pod {}", name.unwrap_or("of an unknown name"));
+            let mut words = format!("pod {}", name.unwrap_or("of unknown name"));
             let parts = [
                 (", namespace ", pod.namespace.as_deref()),
                 (", container ", pod.container_name.as_deref()),
@@ -268,7 +268,7 @@ impl Subject<'_> {
             facts.entry("", format!("{words}; details follow shortly"));
         }
         if let Some(error) = &jupyter.server_error {
-            facts.entry("", format!("its server reports nothing: {error}"));
+            facts.entry("", format!("its server could not be queried: {error}"));
         }
     }
 
@@ -306,7 +306,7 @@ impl Subject<'_> {
             facts.entry("", format!("and {more} more GPUs (`gpumem ps` lists them)"));
         }
         if self.on.is_empty() {
-            facts.entry("GPU", "NVML lists it on no GPU");
+            facts.entry("GPU", "NVML does not list it on any GPU");
         }
         let history = self.input.engine.history();
         let past = history.process(self.process.identity());
@@ -336,7 +336,8 @@ impl Subject<'_> {
             let balance = input.last.balance(gpu);
             if let Some(bytes) = balance.and_then(|balance| balance.unattributed.ok()) {
                 let bytes = Bytes(bytes);
-                let text = format!("{bytes} there are unattributed: no listed process holds them");
+                let text =
+                    format!("{bytes} of this GPU is unattributed: no listed process holds it");
                 facts.entry("", text);
             }
             return;
@@ -363,7 +364,7 @@ impl Subject<'_> {
         facts.facts(&label, &Vec::from_iter([held].into_iter().chain(sm)));
         if let Some((percent, since)) = row.lifetime_of(self.process) {
             let life = Span::from_seconds(input.last.time.seconds_since(since).max(0.0));
-            let text = format!("SM busy {percent}% of its {life}, by the driver's accounting");
+            let text = format!("SM busy {percent}% of its {life} (driver accounting)");
             facts.entry("", text);
         }
         if let Some(unused) = input.engine.history().idle_since(identity, gpu.index) {
@@ -378,7 +379,7 @@ impl Subject<'_> {
         let family = family::member(&families, process.pid);
         let members = family.map_or(0, |family| family.members.len());
         let is_certain = process.identity().is_certain();
-        let mut section = Section::new("What holds it");
+        let mut section = Section::new("What holds its memory");
         if !is_certain && members < 2 {
             return section;
         }
@@ -391,7 +392,7 @@ impl Subject<'_> {
             Some([]) => section.item("- ", "it has no GPU device file open"),
             Some(files) => {
                 let names: Vec<&str> = files.iter().map(|file| &**file).collect();
-                section.item("- ", format!("it has open: {}", names.join(" ")));
+                section.item("- ", format!("it has these device files open: {}", names.join(" ")));
             }
             None => section.item(
                 "- ",
@@ -411,7 +412,7 @@ impl Subject<'_> {
             section.item(
                 "- ",
                 match process.group_leader_alive {
-                    Some(false) => format!("adopted by {ppid}; its job's leader is gone"),
+                    Some(false) => format!("adopted by {ppid}; its job's leader has exited"),
                     _ => format!("started or adopted by {ppid}"),
                 },
             );

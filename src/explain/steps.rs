@@ -133,7 +133,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     }
     // Do not suggest killing a display server, because that ends the user's session.
     if process.is_display() {
-        let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
+        let text =
+            "it draws the desktop: do not kill it; its memory is freed when the user logs out";
         return vec![plain(WhenPossible::Now, text.to_owned())];
     }
     if let Some(hypervisor) = process.hypervisor() {
@@ -150,7 +151,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     let state = process.live_state();
     if process.has_threads_left() && state != Some(UNINTERRUPTIBLE) {
         let text = format!(
-            "only its main thread has exited; to end the others: `kill -KILL {}`",
+            "only its main thread has exited; to end its other threads: `kill -KILL {}`",
             process.pid
         );
         ends.push(plain(WhenPossible::End, text));
@@ -159,8 +160,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         let text = format!("it has exited; its entry is removed when {parent} reaps it or exits");
         ends = vec![plain(WhenPossible::End, text)];
     } else if state == Some(UNINTERRUPTIBLE) {
-        let text = "no signal reaches it while it is in uninterruptible sleep: it waits for the driver \
-                    or for a disk";
+        let text = "no signal reaches it while it is in uninterruptible sleep: it is waiting for the driver \
+                    or a disk";
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
@@ -232,7 +233,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     let first = pids.iter().take(3).map(u32::to_string);
     let commands: Vec<String> = first.map(|pid| format!("`gpumem explain {pid}`")).collect();
     if !commands.is_empty() {
-        let text = format!("what to do about a process on it: {}", commands.join(", "));
+        let text =
+            format!("to see what to do about a process on this GPU: {}", commands.join(", "));
         steps.push(plain(WhenPossible::Now, text));
     }
     steps

@@ -208,7 +208,7 @@ fn a_zombie_with_threads_and_a_namespace_init_get_sigkill() {
         }
     };
     let (_, text) = page(&observe(&mut scene, 3, zombie(2)), "4242");
-    assert!(text.contains("its main thread has exited, and others still run"));
+    assert!(text.contains("its main thread has exited, but its other threads still run"));
     assert!(text.contains("`kill -KILL 4242`") && !text.contains("zombie"));
     let (_, text) = page(&observe(&mut scene, 3, zombie(1)), "4242");
     assert!(text.contains("zombie") && !text.contains("kill"));

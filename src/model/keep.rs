@@ -120,10 +120,10 @@ impl fmt::Display for KeptBy {
         match self {
             Self::Owner { user, .. } => {
                 let user = user.as_deref().map_or_else(String::new, |user| format!(" {user}"));
-                write!(f, "its owner{user} keeps it{until} ({VARIABLE})")
+                write!(f, "protected by its owner{user}{until} ({VARIABLE})")
             }
             Self::Configuration { reason, .. } => {
-                write!(f, "the configuration keeps it{until}: {reason}")
+                write!(f, "protected by the configuration{until}: {reason}")
             }
             Self::Program { name } => match Hypervisor::of_program(name) {
                 Some(hypervisor) => f.write_str(&hypervisor.advice()),

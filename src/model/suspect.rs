@@ -150,7 +150,7 @@ impl SuspectEvidence {
             parts.push(format!("suspended ({state}: Ctrl-Z, SIGSTOP) in {count}"));
         }
         if self.job_gone == Some(true) {
-            parts.push("the job or server that started it is gone".to_owned());
+            parts.push("the job or server that started it has exited".to_owned());
         }
         if let Some(percent) = self.sm_percent_max {
             let count = samples(self.samples);
@@ -167,7 +167,7 @@ impl SuspectEvidence {
             });
         }
         if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
-            parts.push(format!("GPU busy {percent}% of {} by accounting", span(life)));
+            parts.push(format!("GPU busy {percent}% of {} (driver accounting)", span(life)));
         }
         if let Some(paused) = self.paused_seconds {
             parts.push(format!("resumed work after an earlier pause of {}", span(paused)));

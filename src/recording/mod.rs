@@ -23,11 +23,11 @@ use crate::model::snapshot::SCHEMA;
 /// The messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    #[error("cannot open {name}: {}; name a recording made by `gpumem record`", system_message(.cause))]
+    #[error("cannot open {name}: {}; choose a recording made by `gpumem record`", system_message(.cause))]
     Open { name: String, cause: io::Error },
-    #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
+    #[error("{} is a directory; choose a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
     Directory { path: PathBuf },
-    #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
+    #[error("cannot read {name} after line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
         /// Number of the last line that was read, counting from 1, or 0 if none was read.
@@ -36,10 +36,10 @@ pub enum RecordingError {
     },
     /// The recording's format has a different major version.
     #[error(
-        "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
+        "{name}, line {line}: unsupported schema {found:?}, expected {SCHEMA:?}; use the version of gpumem that recorded the file"
     )]
     Schema { name: String, line: u64, found: String },
-    #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
+    #[error("{name} contains no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
         /// The first damage in the file, or `None` if the file is empty.
@@ -54,19 +54,17 @@ pub enum RecordingError {
         /// Number of the line at which reading stopped, counting from 1.
         line: u64,
     },
-    #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
+    #[error("cannot record to {name}: {}; choose a file in an existing directory that you can write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
     /// Lines cannot be appended to a compressed file.
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
-    #[error(
-        "cannot record to {name}: it holds something other than a recording; name another file"
-    )]
+    #[error("cannot record to {name}: it exists and is not a recording; choose another file")]
     Foreign { name: String },
     #[error(
-        "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
+        "cannot record to {name}: another gpumem process is recording to it; stop that process, or choose another file"
     )]
     Busy { name: String },
     #[error("cannot write {name}: {}; {}; {}", system_message(.cause), describe_remains(*.whole, *.torn), writer::remedy(.cause))]
@@ -82,17 +80,17 @@ pub enum RecordingError {
     #[error("{name} was closed by its reader")]
     Closed { name: String },
     /// The store's directory cannot be created, or files in it cannot be written.
-    #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), system_message(.cause))]
+    #[error("cannot create the store in {}: {}; use --store-dir with a directory that you can write to", .folder.display(), system_message(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
     #[error(
-        "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
+        "cannot record to the store {}: {} is recording to it; stop that process, or choose another directory with --store-dir",
         .folder.display(), describe_holder(*.pid)
     )]
     StoreBusy { folder: PathBuf, pid: Option<u32> },
     /// Writing failed. The store is intact up to the last complete frame.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
-    #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
+    #[error("cannot read the store {}: {}; use --store-dir with the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
     /// A part of a segment cannot be read and was skipped.
     #[error("{name}, {damage}{}; the rest of the store is intact", count_more(*.more))]
@@ -105,7 +103,7 @@ pub enum RecordingError {
 }
 
 fn describe_holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
+    pid.map_or_else(|| "another gpumem process".to_owned(), |pid| format!("gpumem (pid {pid})"))
 }
 
 fn count_more(more: u64) -> String {
@@ -128,11 +126,11 @@ fn describe_damage(first: Option<&Damage>) -> String {
 
 fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
-        Some(time) => format!("the recording is whole up to {}", time.local()),
+        Some(time) => format!("the recording is complete up to {}", time.local()),
         None => "it contains nothing from this run".to_owned(),
     };
     if torn {
-        text.push_str("; the file ends with a torn line");
+        text.push_str("; the file ends with an incomplete line");
     }
     text
 }

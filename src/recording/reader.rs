@@ -343,19 +343,19 @@ pub struct Damage {
 /// Defect of a line. Text from the line is truncated and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
-    #[error("torn last line: the writer was cut off")]
+    #[error("incomplete last line: the writer was interrupted")]
     TornLine,
-    #[error("torn compressed data: the file was cut off")]
+    #[error("incomplete compressed data: the file is truncated")]
     TornCompression,
     /// The decompressor failed, so the rest of the file cannot be read.
-    #[error("damaged compressed data, the rest cannot be read: {0}")]
+    #[error("damaged compressed data; the rest cannot be read: {0}")]
     Compression(String),
     /// Decompression would need more memory than is allowed.
     #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
     Window,
     #[error("longer than 16 MiB")]
     TooLong,
-    #[error("more objects or values than a snapshot can hold")]
+    #[error("more objects or values than a snapshot can contain")]
     Overfull,
     #[error("not a snapshot: {0}")]
     Json(String),

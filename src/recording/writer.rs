@@ -202,10 +202,10 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
 
 pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::StorageFull => "free space or record to another disk",
-        io::ErrorKind::QuotaExceeded => "free some of your quota or record to another disk",
+        io::ErrorKind::StorageFull => "free some space, or record to another disk",
+        io::ErrorKind::QuotaExceeded => "free some of your quota, or record to another disk",
         io::ErrorKind::FileTooLarge => {
-            "raise the limit on file sizes (ulimit -f) or record with --store"
+            "raise the limit on file sizes (ulimit -f), or record with --store"
         }
         _ => "record to another file",
     }
@@ -285,7 +285,7 @@ mod tests {
         for text in ["export PATH\n", "{\"schema\":\"gpumem.check/1\"}\n", "{}\n", "x"] {
             fs::write(&path, text).unwrap();
             let error = Writer::append(&path).unwrap_err();
-            assert!(error.to_string().contains("something other than a recording"), "{text}");
+            assert!(error.to_string().contains("not a recording"), "{text}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         if !rustix::process::geteuid().is_root() {
@@ -304,12 +304,12 @@ mod tests {
         assert!(error("r.jsonl.zst").contains("compress it afterwards"));
         fs::write(folder.path().join("r.jsonl"), b"\x28\xb5\x2f\xfd\0\0").unwrap();
         assert!(error("r.jsonl").contains("compress it afterwards"));
-        assert!(error("").contains("is a directory; name a file in it"));
+        assert!(error("").contains("is a directory; choose a file in it"));
         assert!(error("none/r.jsonl").contains("no such file or directory;"));
 
         let path = folder.path().join("busy.jsonl");
         let first = Writer::append(&path).unwrap();
-        assert!(error("busy.jsonl").contains("another gpumem is recording to it"));
+        assert!(error("busy.jsonl").contains("another gpumem process is recording to it"));
         drop(first);
         Writer::append(&path).unwrap();
     }
@@ -356,7 +356,7 @@ mod tests {
             "{error:?}"
         );
         let start = format!(
-            "cannot write {}: {words}; the recording is whole up to {}; ",
+            "cannot write {}: {words}; the recording is complete up to {}; ",
             path.display(),
             snapshot_at(n - 1).time.local()
         );

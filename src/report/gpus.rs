@@ -19,7 +19,7 @@ pub(super) use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 
 pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
     if snapshot.gpus.is_empty() {
-        return "The driver reports no GPU. `gpumem doctor` looks for the reason; --demo works without one.\n".to_owned();
+        return "The driver reports no GPU. Run `gpumem doctor` to find the cause, or try --demo.\n".to_owned();
     }
     let mut columns = vec![
         ("GPU", Align::Right),
@@ -158,7 +158,7 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
             if let Some(bytes) = notable {
                 let _ = writeln!(
                     out,
-                    "GPU {}: {} are unattributed: no listed process holds them.",
+                    "GPU {}: {} is unattributed: no listed process holds it.",
                     gpu.index,
                     Bytes(bytes)
                 );

@@ -75,7 +75,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         "gpumem_gpu_up",
         GPU,
-        "1 if a GPU's memory and processes could be read, else 0, and the GPU has no other series",
+        "1 if the memory and processes of a GPU could be read; if 0, the GPU has no other series",
     ),
     gauge(
         "gpumem_gpu_memory_bytes",
@@ -118,7 +118,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         "gpumem_process_idle_seconds",
         PROCESS,
-        "How long a process has not used its GPU; 0 while it does, absent if unknown",
+        "Time since a process last used its GPU; 0 while it is using the GPU, absent if unknown",
     ),
     gauge(
         "gpumem_process_series_dropped",
@@ -126,7 +126,7 @@ pub const METRICS: [Metric; 33] = [
         "Processes without their own series, whose memory is summed by user and Slurm job, without pid",
     ),
     gauge("gpumem_finding_active", FINDING, "1 while a finding is active"),
-    gauge("gpumem_finding_memory_bytes", FINDING, "Memory on a GPU that a finding is about"),
+    gauge("gpumem_finding_memory_bytes", FINDING, "Memory on a GPU that a finding concerns"),
     gauge("gpumem_finding_age_seconds", FINDING, "How long a finding has been active"),
     gauge(
         "gpumem_finding_series_dropped",
@@ -157,7 +157,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         "gpumem_suspected_memory_bytes",
         &[],
-        "Memory that looks unused, but is not proved to be",
+        "Memory that looks unused, but is not proved to be unused",
     ),
     counter(
         "gpumem_waste_byte_seconds_total",
@@ -173,7 +173,7 @@ pub const METRICS: [Metric; 33] = [
     counter(
         "gpumem_reclaims_total",
         &["how", "outcome"],
-        "Acts that sent a signal or request, from the audit log, by outcome",
+        "Actions that sent a signal or a request, from the audit log, by outcome",
     ),
 ];
 

@@ -87,7 +87,7 @@ pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     }
     match snapshot.unlisted_bytes() {
         Some(bytes) if everyone => {
-            format!("No process is listed, but {} of GPU memory are in use.", Bytes(bytes))
+            format!("No process is listed, but {} of GPU memory is in use.", Bytes(bytes))
         }
         None if everyone => "No process holds GPU memory.".to_owned(),
         _ => "No process that holds GPU memory matches.".to_owned(),
@@ -302,7 +302,7 @@ mod tests {
   0  800  ann   5.0 GiB    -         -         -  sleeping        -  python train.py
 0-1  900  ann         -    -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
 
-GPU 0: 15.0 GiB are unattributed: no listed process holds them.
+GPU 0: 15.0 GiB is unattributed: no listed process holds it.
 312 processes' files could not be read; only root on the host can see hidden holders.
 "
         );
@@ -328,7 +328,7 @@ GPU 0: 15.0 GiB are unattributed: no listed process holds them.
         let below = below_gpus(&snapshot, None);
         assert!(below.starts_with("The processes could not be listed: GPU 0.\n"));
         snapshot.gpus[0].processes = Some(Vec::new());
-        let text = "No process is listed, but 20.0 GiB of GPU memory are in use.\n";
+        let text = "No process is listed, but 20.0 GiB of GPU memory is in use.\n";
         assert!(below_gpus(&snapshot, None).starts_with(text));
         snapshot.host.pid_namespace = Some(PidNamespace::Container);
         assert!(below_gpus(&snapshot, None).starts_with(text));

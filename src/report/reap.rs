@@ -516,7 +516,7 @@ mod tests {
     idle since 1970-01-01 00:00:00 UTC (rule night\\u{7}): it \\e]0;idles
     1. SIGTERM to 7; wait 10s, longer while it works
 
-skipped: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n
+skipped: 8 bob\\r (x\\u{9b}y): idle: protected by the configuration: paper\\n
 will kill 1 process; should free 1.0 GiB; 1 skipped
 ";
         assert_eq!(text, expected);

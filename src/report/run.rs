@@ -286,7 +286,7 @@ impl RunReport {
             Some([]) => "nothing left on a GPU".to_owned(),
             Some(held) => {
                 let bytes = held.iter().filter_map(|held| held.used_bytes).sum();
-                format!("{} still held after the end", Bytes(bytes))
+                format!("{} still held after the command exited", Bytes(bytes))
             }
         }
     }
@@ -366,7 +366,7 @@ impl LeastFree {
         let mut text =
             format!("GPU {}: least free {}, after {after}; ", self.gpu, Bytes(self.free_bytes));
         match self.others.as_deref() {
-            None => text.push_str("the holders of the rest are unknown"),
+            None => text.push_str("the processes that held the rest are unknown"),
             Some([]) => text.push_str("no other process held memory"),
             Some(others) => {
                 let sum = |is_counted: fn(&OtherHolder) -> bool| {

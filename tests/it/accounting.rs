@@ -60,7 +60,7 @@ fn accounting_is_shown_and_queried_once_a_minute() {
     let process = Process::compute(child.pid(), GIB).account(3, ago(0));
     machine.play(&scene(Some(true), vec![process]));
     let page = explain(&machine);
-    assert!(page.contains(line) && page.contains("by the driver's accounting"), "{page}");
+    assert!(page.contains(line) && page.contains("(driver accounting)"), "{page}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn the_drivers_values_are_shown() {
     // In a container, NVML lists only visible processes, so the rest of the memory can belong to processes outside
     // the container.
     let is_host = snapshot.0["host"]["pid_namespace"] == "host";
-    let rest = "GPU 0: 3.0 GiB are unattributed: no listed process holds them";
+    let rest = "GPU 0: 3.0 GiB is unattributed: no listed process holds it";
     assert_eq!(text.stdout.contains(rest), is_host, "{text:?}");
 }
 

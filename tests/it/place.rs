@@ -79,7 +79,7 @@ fn in_a_namespace_without_listed_processes_memory_is_still_in_use() {
     let unshare = or_skip!(unshare("p"));
     let machine = Machine::new(&Scene::new().gpu(Gpu::default().unattributed(20 * GIB)));
     let output = support::finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);
-    let text = "No process is listed, but 20.0 GiB of GPU memory are in use.";
+    let text = "No process is listed, but 20.0 GiB of GPU memory is in use.";
     assert!(output.stdout.contains(text), "{output:?}");
     machine.play(&Scene::new().gpu(Gpu::default()));
     let output = support::finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);

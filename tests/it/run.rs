@@ -410,7 +410,7 @@ fn a_detached_process_with_memory_is_reported() {
     let held = &document["held"][0];
     assert_eq!((&held["process"]["pid"], &held["used_bytes"]), (&left.into(), &(2 * GIB).into()));
     assert_eq!(held["command"], format!("gpumem kill {left}"));
-    assert_eq!(document["assertions"][0]["message"], "2.0 GiB still held after the end");
+    assert_eq!(document["assertions"][0]["message"], "2.0 GiB still held after the command exited");
     assert!(lives(left), "gpumem run must end no process");
     procs::kill_group(left);
 }

@@ -170,7 +170,7 @@ fn a_killed_recorder_leaves_a_valid_store() {
         // Readers must not report damage while the recorder writes.
         let output = check(&machine, &[]);
         let empty =
-            format!("gpumem: the store {} holds no snapshot of this boot\n", folder.display());
+            format!("gpumem: the store {} contains no snapshot of this boot\n", folder.display());
         assert_eq!(output.stderr.replace(&empty, ""), "", "{output:?}");
         span() > 3500
     });

@@ -182,7 +182,7 @@ fn the_service_records_and_serves_its_samples() {
     let second = second.output().unwrap();
     let refusal = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success(), "{refusal}");
-    assert!(refusal.contains(&format!("the gpumem with pid {}", service.child.id())), "{refusal}");
+    assert!(refusal.contains(&format!("gpumem (pid {})", service.child.id())), "{refusal}");
     // When its rule is disabled, the finding disappears from the metrics.
     service.machine.configure("[rules.stopped]\nenabled = false\n");
     service.signal(Signal::HUP);

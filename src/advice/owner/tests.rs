@@ -528,8 +528,9 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let comfy = "SUPERVISOR_PROCESS_NAME=ui SUPERVISOR_GROUP_NAME=comfy";
     let comfy = below("python3 /usr/bin/supervisord", true, &variables_of(comfy));
     let line = only(&comfy);
-    assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
-    assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
+    let start = "supervisord (pid 70) would start it again: check that `supervisorctl pid comfy:ui` \
+                 prints its pid, then end program ui: ";
+    assert!(line.starts_with(start), "{line}");
     // A supervisor would start a process again that is killed alone.
     let users = Process {
         supervisor_is_roots: Some(false),

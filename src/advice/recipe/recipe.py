@@ -148,8 +148,8 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                 add('cached', max(pool - live, 0))
                 kept += max(pool - live, 0)
         if kept:
-            why.append("JAX's allocator keeps its pages until the process ends; "
-                       'XLA_PYTHON_CLIENT_ALLOCATOR=platform or =cuda_async returns them')
+            why.append("JAX's allocator keeps its memory until the process exits; "
+                       'XLA_PYTHON_CLIENT_ALLOCATOR=platform or =cuda_async returns it')
 
     def tensorflow():
         module = loaded('tensorflow')
@@ -157,8 +157,8 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         if modules['os'].environ.get('TF_GPU_ALLOCATOR') == 'cuda_malloc_async':
             return  # pools() trims the pool.
-        keeps = ("TensorFlow's allocator keeps its pages until the process ends, whatever session, "
-                 'model or graph is closed; TF_GPU_ALLOCATOR=cuda_malloc_async returns them')
+        keeps = ("TensorFlow's allocator keeps its memory until the process exits, even if all sessions, "
+                 'models and graphs are closed; TF_GPU_ALLOCATOR=cuda_malloc_async returns it')
         if str(getattr(module, '__version__', '')).startswith('1.'):
             why.append(keeps.split(';')[0])
             return
@@ -180,7 +180,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
     def onnxruntime():
         if loaded('onnxruntime') is not None:
-            why.append('ONNX Runtime gives its arena back only where a run asks it to '
+            why.append('ONNX Runtime shrinks its arena only if a run requests it '
                        '(memory.enable_memory_arena_shrinkage)')
 
     def pools():
@@ -375,7 +375,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         out['live_bytes'] = total.get('live')
         out['cached_bytes_left'] = total.get('cached')
     if errors:
-        why.append('some of it failed: ' + ', '.join(errors[:8]))
+        why.append('some steps failed: ' + ', '.join(errors[:8]))
     out['why'] = '; '.join(why) or None
     return out
 

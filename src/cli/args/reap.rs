@@ -218,7 +218,7 @@ fn pid(text: &str) -> Result<u32, String> {
 fn wait(text: &str) -> Result<Span, String> {
     match text.parse::<Span>() {
         Ok(Span(time)) if time.is_zero() || time > Duration::from_secs(3600) => {
-            Err("must be longer than 0 and at most 1h; write 30s".to_owned())
+            Err("must be longer than 0 and at most 1h, for example 30s".to_owned())
         }
         parsed => parsed.map_err(|error| error.to_string()),
     }
@@ -253,7 +253,7 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub force: bool,
 
-    /// Do not run Python's garbage collector first; it would run finalizers of objects
+    /// Do not run Python's garbage collector first, because it would run finalizers
     #[arg(long)]
     pub no_gc: bool,
 

@@ -83,7 +83,7 @@ pub struct RunArgs {
 
     /// Write a report: FILE.json (gpumem.run/1) or FILE.xml (JUnit)
     ///
-    /// FILE is replaced at once, so that no old report is left.
+    /// FILE is replaced immediately, so that no old report remains.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Vec<PathBuf>,
 

@@ -74,11 +74,11 @@ impl Baseline {
                     continue;
                 }
                 (None, _) => {
-                    "the baseline does not list its processes; create it without --gpu, or check with --gpu"
+                    "the baseline does not list its processes; create it without --gpu, or run check with --gpu"
                 }
                 (Some(_), None) => "its processes could not be read",
                 (Some(_), Some(_)) => {
-                    "the driver does not answer for it, and its last values are old"
+                    "the driver does not answer for this GPU, and its last values are old"
                 }
             };
             errors.push(ReadError {

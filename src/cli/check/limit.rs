@@ -43,7 +43,7 @@ pub(super) fn judge(
 
 fn used(gpu: &Gpu) -> Result<Memory, &'static str> {
     if gpu.stale_seconds.is_some() {
-        return Err("the driver does not answer for it, and its last values are old");
+        return Err("the driver does not answer for this GPU, and its last values are old");
     }
     gpu.memory.ok_or("its memory could not be read")
 }

@@ -439,8 +439,8 @@ fn select(
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),
-        (resets.other_boot, "another boot or another host followed"),
-        (resets.clock_went_back, "the clock went back"),
+        (resets.other_boot, "the boot or the host changed"),
+        (resets.clock_went_back, "the clock was set back"),
         (resets.gap, "an hour or more passed without a snapshot"),
     ]
     .into_iter()

@@ -149,7 +149,7 @@ impl Wait {
             None => "no GPU has".to_owned(),
         };
         let size = want.wanted.size;
-        Some(format!("{whose} {size} of memory: it cannot become free"))
+        Some(format!("{whose} {size} of memory, so this request can never be satisfied"))
     }
 
     pub(super) fn verdicts(&self) -> Vec<WaitVerdict> {
@@ -289,7 +289,10 @@ mod tests {
         let some = gpus(&[Some(1), Some(2)]);
         assert!(wait(&["80GiB"], 1.0).impossible(&some).is_none());
         let why = wait(&["8GiB", "81GiB:1"], 1.0).impossible(&some).unwrap();
-        assert_eq!(why, "GPU 1 does not have 81.0 GiB of memory: it cannot become free");
+        assert_eq!(
+            why,
+            "GPU 1 does not have 81.0 GiB of memory, so this request can never be satisfied"
+        );
         assert!(wait(&["81GiB"], 1.0).impossible(&some).is_some());
         let unknown = gpus(&[Some(1), None]);
         assert!(wait(&["81GiB"], 1.0).impossible(&unknown).is_none());

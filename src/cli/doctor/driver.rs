@@ -73,7 +73,7 @@ impl DriverFacts<'_> {
                     _ => check.advise("unusable-library"),
                 }
             }
-            Err(NvmlFailure::Thread(_)) => topic.unknown("not looked for"),
+            Err(NvmlFailure::Thread(_)) => topic.unknown("not checked"),
             Ok(_) | Err(_) => {
                 let path = self.mapped.as_deref().or(self.named);
                 let observation = path
@@ -141,7 +141,7 @@ impl DriverFacts<'_> {
             }
             NvmlFailure::VersionMismatch => {
                 let check = topic.broken(
-                    "library and kernel module are of different versions \
+                    "library and kernel module have different versions \
                      (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
                 );
                 mismatch(check.advise("upgraded"), self.environment)
@@ -189,20 +189,20 @@ impl DriverFacts<'_> {
         match (&self.module, self.opened) {
             (KernelModule::Loaded { version }, Ok(driver)) => match (version, &driver.version) {
                 (Some(module), Some(library)) if module == library => {
-                    topic.ok(format!("{module}, as the library"))
+                    topic.ok(format!("{module}, like the library"))
                 }
                 (Some(module), Some(library)) => mismatch(
                     topic.limited(format!("{module} is loaded, NVML reports {library}")),
                     self.environment,
                 ),
-                _ => topic.unknown("loaded, of unknown version"),
+                _ => topic.unknown("loaded, version unknown"),
             },
             (KernelModule::Loaded { version }, Err(_)) => {
-                let version = version.as_deref().unwrap_or("of unknown version");
+                let version = version.as_deref().unwrap_or("version unknown");
                 topic.ok(format!("loaded, {version}"))
             }
             (KernelModule::Absent, _) if self.environment == RuntimeEnvironment::Wsl => {
-                topic.not_applicable("the driver of Windows")
+                topic.not_applicable("the driver runs in Windows")
             }
             (KernelModule::Absent, Ok(_)) => topic
                 .unknown("no version file, though NVML answers")
@@ -218,7 +218,9 @@ impl DriverFacts<'_> {
                     _ => check,
                 }
             }
-            (KernelModule::Unreadable, _) => topic.unknown("its version cannot be read"),
+            (KernelModule::Unreadable, _) => {
+                topic.unknown("the version of the module cannot be read")
+            }
         }
     }
 
@@ -240,7 +242,7 @@ impl DriverFacts<'_> {
             // If members of the file's group can open the file, joining the group is enough.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
-                    "ask root to put you into the group {}, then log in again: usermod -aG GROUP USER",
+                    "ask root to add you to the group {}, then log in again: usermod -aG GROUP USER",
                     file.gid
                 ))
             } else {
@@ -262,7 +264,10 @@ impl DriverFacts<'_> {
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
             return topic
-                .limited(format!("{observation}; none of GPU {}", ranges(missing.iter().copied())))
+                .limited(format!(
+                    "{observation}; no device file for GPU {}",
+                    ranges(missing.iter().copied())
+                ))
                 .advise("gpu-without-file");
         }
         if has("nvidiactl") && !has("nvidia-uvm") {

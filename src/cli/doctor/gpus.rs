@@ -147,7 +147,7 @@ pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::MPS;
     match daemons {
         None => topic.unknown("processes cannot be listed"),
-        Some(MpsDaemons { controls: 0, servers: 0 }) => topic.ok("no daemon is seen"),
+        Some(MpsDaemons { controls: 0, servers: 0 }) => topic.ok("no daemon found"),
         Some(daemons) => topic
             .limited(format!("control daemons: {}, servers: {}", daemons.controls, daemons.servers))
             .advise("mps"),

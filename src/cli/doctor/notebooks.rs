@@ -57,7 +57,7 @@ pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
         count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(NAMED, ", ", &answering))),
     };
     if !stale.is_empty() {
-        observation.push_str("; left behind by ones that ended: ");
+        observation.push_str("; files left behind by exited servers: ");
         observation.push_str(&some_of(NAMED, ", ", &stale));
     }
     let mut checks = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
     }
     if let more @ 1.. = failed.len().saturating_sub(NAMED) {
         failed.truncate(NAMED);
-        failed.push(format!("{more} more could not be asked"));
+        failed.push(format!("{more} more servers could not be queried"));
     }
     checks.extend(failed.iter().map(|text| {
         // The error messages end with advice after the last semicolon.

@@ -9,12 +9,10 @@ use crate::report::doctor::{DoctorCheck, Topic};
 pub(super) fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PID_NAMESPACE;
     match namespace {
-        Some(PidNamespace::Host) => topic.ok("the host's: NVML's pids are those seen here"),
+        Some(PidNamespace::Host) => topic.ok("the host's: pids from NVML are valid here"),
         // In containers, NVML reported pids of the host until driver 535.104. Later drivers translate most pids.
         Some(PidNamespace::Container) => topic.limited("a container's").advise("pid-namespace"),
-        None => topic
-            .unknown("the link self/ns/pid of proc cannot be read")
-            .advise("pid-namespace-unknown"),
+        None => topic.unknown("/proc/self/ns/pid cannot be read").advise("pid-namespace-unknown"),
     }
 }
 
@@ -28,7 +26,7 @@ pub(super) fn descriptors(rights: Rights) -> DoctorCheck {
     };
     let tried = match (rights.other_user, rights.first) {
         (Visibility::Seen, Visibility::Refused) => {
-            "another user's process could be read, and pid 1 could not"
+            "another user's process could be read, but pid 1 could not"
         }
         (Visibility::Seen, _) => "another user's process could be read",
         (Visibility::Refused, _) => "another user's process could not be read",

@@ -111,7 +111,7 @@ fn observe(
         Some(at) => {
             let why = || {
                 format!(
-                    "no history of this boot is stored up to {}; `gpumem record --store` stores one",
+                    "no history of this boot before {} is stored; run `gpumem record --store` to store history",
                     at.local()
                 )
             };

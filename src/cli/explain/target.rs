@@ -41,7 +41,7 @@ impl TypedTarget {
     /// Parses an argument. Fails if the argument is empty or is a number that cannot be a pid.
     pub(in crate::cli) fn parse(typed: &str) -> Result<Self, UsageError> {
         if typed.trim().is_empty() {
-            return Err(UsageError("a target is empty; write a PID".to_owned()));
+            return Err(UsageError("a target is empty; give a PID, such as 4242".to_owned()));
         }
         if typed.bytes().all(|byte| byte.is_ascii_digit()) {
             return typed
@@ -101,7 +101,7 @@ fn find_pid(pid: u32, history: &SampledHistory, last: &Snapshot) -> anyhow::Resu
     }
     message.push_str(&format!("; {}", list_holders(last)));
     if unreadable(last) && !last.gpus.is_empty() {
-        return Err(anyhow::anyhow!("{message}; but not every GPU could be read: see `gpumem ps`"));
+        return Err(anyhow::anyhow!("{message}; not every GPU could be read (see `gpumem ps`)"));
     }
     Err(UsageError(message).into())
 }
@@ -134,7 +134,7 @@ fn find_named(
         _ => {
             let pids: Vec<String> = found.iter().map(|process| process.pid.to_string()).collect();
             Err(UsageError(format!(
-                "{name} names more than one process ({}); write one of them",
+                "{name} matches more than one process ({}); give one of these PIDs",
                 some_of(MOST_LISTED, ", ", &pids)
             )))
         }
@@ -157,7 +157,7 @@ fn find_finding(
                 [] => return Err(no_such_finding(id, history, last)),
                 _ => {
                     return Err(UsageError(format!(
-                        "{id} matches more than one finding's id: {}; write more of the id",
+                        "{id} matches more than one finding: {}; give more of the id",
                         ids(found.into_iter())
                     )));
                 }

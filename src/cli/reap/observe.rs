@@ -127,7 +127,7 @@ fn sample_window(
         last = Some(snapshot);
         Ok(if has_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    last.context("the driver gave no snapshot")
+    last.context("no sample could be taken; run `gpumem doctor`")
 }
 
 /// Returns whether one snapshot is enough. For a notebook, one is not enough, because its server must answer first.

@@ -380,7 +380,7 @@ impl ServiceLoop<'_> {
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                warn(&format!("{error:#}; the previous configuration stays in force"));
+                warn(&format!("{error:#}; the previous configuration remains in effect"));
             }
         }
         if self.is_ready {

@@ -247,8 +247,8 @@ fn another_major_version_is_refused() {
     assert_eq!(snapshots.len(), 1);
     assert_eq!(
         error.unwrap().to_string(),
-        "r.jsonl, line 2: its schema is \"gpumem.snapshot/12\" and this gpumem reads \
-         \"gpumem.snapshot/1\"; read it with the version of gpumem that recorded it"
+        "r.jsonl, line 2: unsupported schema \"gpumem.snapshot/12\", expected \
+         \"gpumem.snapshot/1\"; use the version of gpumem that recorded the file"
     );
 }
 
@@ -258,13 +258,16 @@ fn a_file_without_a_snapshot_is_an_error() {
         (&b""[..], "it is empty"),
         (b"\n\n", "it is empty"),
         (b"hello\n", "line 1: not a snapshot: expected value (column 1)"),
-        (b"\n{\"sch", "line 2: torn last line: the writer was cut off"),
+        (b"\n{\"sch", "line 2: incomplete last line: the writer was interrupted"),
         (b"\x1f\x8b\x08\x00", "line 1: not a snapshot: expected value (column 1)"),
-        (b"\x28\xb5\x2f\xfd", "line 1: torn compressed data: the file was cut off"),
+        (b"\x28\xb5\x2f\xfd", "line 1: incomplete compressed data: the file is truncated"),
     ] {
         let (_, _, error) = read(bytes);
         let error = error.unwrap().to_string();
-        assert!(error.starts_with(&format!("r.jsonl holds no snapshot ({reason}); ")), "{error}");
+        assert!(
+            error.starts_with(&format!("r.jsonl contains no snapshot ({reason}); ")),
+            "{error}"
+        );
     }
 }
 
@@ -289,7 +292,7 @@ fn a_read_error_is_not_the_end_of_the_file() {
         assert_eq!(items.len(), 3);
         let error = items[2].as_ref().unwrap_err().to_string();
         assert!(
-            error.starts_with("cannot read r.jsonl beyond line 2: input/output error;"),
+            error.starts_with("cannot read r.jsonl after line 2: input/output error;"),
             "{error}"
         );
     }

@@ -186,7 +186,7 @@ fn a_second_writer_is_refused() {
     let first = writer(folder.path(), DAY);
     fs::write(folder.path().join("lock"), "no number").unwrap();
     let error = StoreWriter::open(folder.path(), DAY, Access::Owner).unwrap_err();
-    assert!(error.to_string().contains("another gpumem is recording"), "{error}");
+    assert!(error.to_string().contains("another gpumem process is recording"), "{error}");
     drop(first);
     fill(folder.path(), DAY, [1]);
 }
@@ -210,7 +210,7 @@ fn a_torn_segment_loses_its_end_and_stays_unchanged() {
     let [error] = &errors[..] else { panic!("{errors:?}") };
     let text = error.to_string();
     assert!(text.starts_with(&torn.display().to_string()), "{text}");
-    assert!(text.contains("torn compressed data"), "{text}");
+    assert!(text.contains("incomplete compressed data"), "{text}");
     assert!(
         matches!(error, RecordingError::Damaged { damage: Damage { line: 2, .. }, more: 0, .. }),
         "{error:?}"

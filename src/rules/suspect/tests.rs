@@ -147,7 +147,7 @@ fn low_accounted_gpu_use_makes_a_suspect_at_once() {
     let engine = judge(&mut scene, 0.0);
     assert_eq!(
         only(&engine).evidence.words(),
-        "no GPU use in 1 sample, GPU busy 0% of 3h 00m by accounting, CPU time 21m 36s in 3h 00m"
+        "no GPU use in 1 sample, GPU busy 0% of 3h 00m (driver accounting), CPU time 21m 36s in 3h 00m"
     );
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.reclaimable().bytes, 0, "an account proves nothing");

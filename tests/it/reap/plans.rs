@@ -112,14 +112,14 @@ fn a_keep_protects_up_to_the_configured_limit() {
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
     let pid = kept.pid.to_string();
     for (toml, words) in [
-        ("", "keeps it until 3000-01-01"),
-        ("[reap]\nlongest_keep = \"100d\"\n", "keeps it until 20"),
+        ("", " until 3000-01-01"),
+        ("[reap]\nlongest_keep = \"100d\"\n", " until 20"),
         ("[reap]\nlongest_keep = \"0s\"\n", "SIGTERM"),
     ] {
         stage.machine.configure(toml);
         let plan = stage.run(&["reap", "--pid", &pid]);
         assert!(plan.stdout.contains(words), "{words}: {plan:?}");
-        assert_eq!(plan.stdout.contains("its owner "), words != "SIGTERM", "{plan:?}");
+        assert_eq!(plan.stdout.contains("protected by its owner "), words != "SIGTERM", "{plan:?}");
     }
 }
 

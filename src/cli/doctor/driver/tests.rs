@@ -174,12 +174,12 @@ fn device_files_must_exist_and_be_accessible() {
         // On WSL, `dxg` is the only device file.
         (with(vec![file("dxg")]), Ok, &[]),
         (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
-        (two, Limited, &["none of GPU 1"]),
+        (two, Limited, &["no device file for GPU 1"]),
         (with(Vec::new()), Limited, &["none, though NVML answers"]),
         (with(closed(44, 0o660)), Limited, &["nvidia0", "the group 44"]),
         (refused(Some(closed(0, 0o600))), Broken, &["NVreg_DeviceFileMode"]),
         (refused(Some(Vec::new())), Broken, &["nvidia-modprobe"]),
-        (in_container, Broken, &["given no GPU"]),
+        (in_container, Broken, &["not given a GPU"]),
         (refused(None), Unknown, &[]),
     ] {
         assert_check(&facts.device_files(), verdict, words);

@@ -418,7 +418,7 @@ fn only_servers_with_an_unload_request_are_found() {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =
             find_way(&with_ancestor(started, "llama-swap", "tcp:[::]:8080")).unwrap().unwrap_err();
-        assert!(why.contains("llama-swap unloads its models"), "{why}");
+        assert!(why.contains("to unload them: `curl"), "{why}");
     }
     let unknown = process("vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"]);
     assert!(find_way(&unknown).unwrap().unwrap_err().contains("which of its ports"));
