@@ -23,6 +23,21 @@ pub fn some_of<S: AsRef<str>>(most: usize, separator: &str, words: &[S]) -> Stri
     }
 }
 
+/// Formats an error of the system in lower case and without its number, such as `permission denied`.
+pub fn system_message(error: &dyn fmt::Display) -> String {
+    let text = without_error_numbers(&error.to_string());
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+/// Removes the numbers that the standard library appends to errors of the system, such as ` (os error 2)`.
+pub fn without_error_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    parts.for_each(|part| plain.push_str(part.split_once(')').map_or("", |(_, rest)| rest)));
+    plain
+}
+
 /// A number of bytes, displayed as `1.5 KiB` and parsed from `8GiB`, `512MiB` or `4096B`. Only `0`
 /// needs no unit: a plain `8` could mean bytes or GiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

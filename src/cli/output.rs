@@ -14,6 +14,7 @@ use crate::cli::args::{Cli, Command, ConfigAction};
 use crate::model::time::show_times_in;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
+use crate::units::without_error_numbers;
 
 /// Prints data. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
@@ -40,7 +41,7 @@ pub(super) fn shows_unicode() -> bool {
 
 /// Prints a message to standard error. Ignores errors, because standard error may be closed.
 pub(super) fn warn(text: &str) {
-    let text = format!("gpumem: {}\n", escape(text));
+    let text = format!("gpumem: {}\n", escape(&without_error_numbers(text)));
     let text = match width_of(&io::stderr()) {
         Some(width) => broken(&text, width),
         None => text,

@@ -72,6 +72,7 @@ mod proc {
     pub(super) mod visit;
 }
 
+use crate::units::system_message;
 pub use gpu::claims::{CannotClaim, Claims, find_heirs, is_claim_folder_valid};
 pub use gpu::driver::{
     KernelModule, MpsDaemons, PciGpu, read_driver_gpus, read_kernel_module, read_mps_daemons,
@@ -125,7 +126,7 @@ impl Default for Roots {
 /// Reason why a process could not be read. A missing process is not an error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
-    #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
+    #[error("cannot read {}: {}{}", path.display(), system_message(errno), remedy(*errno))]
     Read { path: PathBuf, errno: Errno },
     #[error("{} is not in Linux's format; check that this path is a proc file system", path.display())]
     Malformed { path: PathBuf },

@@ -29,6 +29,7 @@ use crate::config::reap::ReapConfig;
 use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
+use crate::units::system_message;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
@@ -250,7 +251,7 @@ pub(super) const LOCK_FILE: &str = "reap.lock";
 pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held { path: PathBuf, pid: Option<u32> },
-    #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
+    #[error("cannot lock {}: {}; nothing is done without the lock", path.display(), system_message(cause))]
     Failed { path: PathBuf, cause: io::Error },
 }
 

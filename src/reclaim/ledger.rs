@@ -22,6 +22,7 @@ use super::verify::Outcome;
 use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
+use crate::units::system_message;
 
 pub const FILE_NAME: &str = "reap.jsonl";
 /// Maximum number of bytes read from the end of the file, enough for a few thousand acts.
@@ -32,11 +33,11 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    #[error("cannot open the audit log {}: {cause}; nothing is killed without one", path.display())]
+    #[error("cannot open the audit log {}: {}; nothing is killed without one", path.display(), system_message(cause))]
     Open { path: PathBuf, cause: io::Error },
-    #[error("cannot write to the audit log {}: {cause}; the action was not carried out", path.display())]
+    #[error("cannot write to the audit log {}: {}; the action was not carried out", path.display(), system_message(cause))]
     Write { path: PathBuf, cause: io::Error },
-    #[error("cannot read the audit log {}: {cause}", path.display())]
+    #[error("cannot read the audit log {}: {}", path.display(), system_message(cause))]
     Read { path: PathBuf, cause: io::Error },
 }
 

@@ -24,6 +24,7 @@ use crate::host::{
     Guarded, JobUsage, ListedProcess, Roots, UsageReader, read_all, read_guarded, read_host,
     read_wait_channel,
 };
+use crate::units::system_message;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ApprovedProcess {
@@ -176,7 +177,7 @@ impl ProcessControl for PidfdControl {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(NotSent::Gone),
             Err(Errno::PERM) => Err(NotSent::NotPermitted),
-            Err(errno) => Err(NotSent::Failed(errno.to_string())),
+            Err(errno) => Err(NotSent::Failed(system_message(&errno))),
         }
     }
 
@@ -199,7 +200,7 @@ impl ProcessControl for PidfdControl {
     fn start_request(&mut self, request: Request) {
         let roots = self.roots.clone();
         let task = Task::start("asking", move || step::perform(&roots, &request));
-        self.pending = Some(task.map_err(|error| error.to_string()));
+        self.pending = Some(task.map_err(|error| system_message(&error)));
     }
 
     fn answer(&mut self) -> RequestResult {

@@ -19,6 +19,7 @@ use crate::host::replace_file;
 use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
+use crate::units::system_message;
 
 const SCHEMA: &str = "gpumem.warnings/1";
 /// Maximum number of warnings in the file. No machine needs nearly as many.
@@ -29,9 +30,9 @@ const EXPIRY_SECONDS: f64 = 2.0 * 86_400.0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WarningsError {
-    #[error("cannot read the warnings in {}: {cause}; affected owners will be warned again", path.display())]
+    #[error("cannot read the warnings in {}: {}; affected owners will be warned again", path.display(), system_message(cause))]
     Read { path: PathBuf, cause: io::Error },
-    #[error("cannot write the warnings to {}: {cause}; owners without a saved warning count as not warned", path.display())]
+    #[error("cannot write the warnings to {}: {}; owners without a saved warning count as not warned", path.display(), system_message(cause))]
     Write { path: PathBuf, cause: io::Error },
 }
 

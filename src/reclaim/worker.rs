@@ -31,7 +31,7 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::style::Style;
 use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
-use crate::units::Span;
+use crate::units::{Span, system_message};
 
 /// Interval between checks whether processes have exited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -366,7 +366,7 @@ fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
         return Err("the identity of the process is unknown".to_owned());
     };
     let read = move || read_environment(&Roots::default(), process.pid, ticks);
-    let reading = Task::start("environment", read).map_err(|error| error.to_string())?;
+    let reading = Task::start("environment", read).map_err(|error| system_message(&error))?;
     match reading.wait(ENVIRONMENT_TIME) {
         Ok(variables) => variables.map_err(|error| error.to_string()),
         Err(_) => Err(format!("it could not be read in {}", Span(ENVIRONMENT_TIME))),

@@ -17,6 +17,7 @@ pub use writer::Writer;
 
 use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
+use crate::units::system_message;
 
 /// Why a recording cannot be read or written.
 ///
@@ -111,13 +112,6 @@ fn count_more(more: u64) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     }
-}
-
-fn system_message(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 fn describe_damage(first: Option<&Damage>) -> String {

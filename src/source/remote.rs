@@ -16,6 +16,7 @@ use crate::model::snapshot::SCHEMA;
 use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 use crate::subprocess::Subprocess;
+use crate::units::system_message;
 
 /// Options for all ssh commands. They override settings that users make for interactive sessions: ssh must not
 /// forward anything, in particular not the agent, and must not run a different command.
@@ -70,7 +71,7 @@ pub struct RemoteRequest {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    #[error("ssh cannot be started: {cause}; install an OpenSSH client")]
+    #[error("ssh cannot be started: {}; install an OpenSSH client", system_message(cause))]
     NoSsh { cause: io::Error },
     #[error("ssh failed: {message}; make this command work without a prompt: {command}")]
     Ssh { message: String, command: Arc<str> },

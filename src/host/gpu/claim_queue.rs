@@ -11,6 +11,7 @@
 //! A process loses its record locks when it closes any descriptor of the file. A waiting process therefore keeps the
 //! files open, and no other code in gpumem may open them.
 
+use crate::units::system_message;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -41,7 +42,7 @@ pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> Result
     let is_locked = matches!(errno, Errno::EAGAIN | Errno::EACCES)
         && fcntl(file, FcntlArg::F_GETLK(&mut lock)).is_ok();
     if !is_locked {
-        return Err(std::io::Error::from(errno).to_string());
+        return Err(system_message(&std::io::Error::from(errno)));
     }
     // Only root can open the file for writing, which an exclusive record lock requires.
     let holder = match pid_of(&lock) {

@@ -33,6 +33,7 @@ use crate::host::owner::names::Users;
 use crate::host::proc::folder::{Folder, read_start};
 use crate::host::proc::guarded::read_ancestors;
 use crate::model::snapshot::{Claim, Gpu};
+use crate::units::system_message;
 
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
@@ -68,8 +69,9 @@ impl CannotClaim {
     fn new(gpu: &Gpu, path: &Path, error: Errno) -> Self {
         let reason = match gpu.pci_bus_id {
             Some(_) => format!(
-                "{}: {error}; claims need the GPUs' folders in sysfs, or {VARIABLE}",
-                path.display()
+                "{}: {}; claims need the GPUs' folders in sysfs, or {VARIABLE}",
+                path.display(),
+                system_message(&error)
             ),
             None => "its bus address is unknown".to_owned(),
         };

@@ -20,6 +20,7 @@ use ureq::{Agent, AsSendBody, Body};
 use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::count_connections;
+use crate::units::system_message;
 pub use transport::Stream;
 use transport::ToServer;
 
@@ -168,12 +169,12 @@ impl HttpError {
         match error {
             ureq::Error::Timeout(_) => Self::Timeout,
             ureq::Error::BodyExceedsLimit(_) => Self::TooLong,
-            ureq::Error::Rustls(error) => Self::Https { why: error.to_string() },
+            ureq::Error::Rustls(error) => Self::Https { why: system_message(&error) },
             ureq::Error::Other(error) => match error.downcast::<Self>() {
                 Ok(error) => *error,
-                Err(error) => Self::Failed { why: error.to_string() },
+                Err(error) => Self::Failed { why: system_message(&error) },
             },
-            error => Self::Failed { why: error.to_string() },
+            error => Self::Failed { why: system_message(&error) },
         }
     }
 }

@@ -34,6 +34,7 @@ use super::{Endpoint, HttpError, Listener};
 use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
+use crate::units::system_message;
 
 const SOCKET_BYTES: usize = 108;
 
@@ -179,12 +180,12 @@ fn connect_within(
     let thread = thread::Builder::new()
         .name("server-network".to_owned())
         .spawn(connecting)
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(system_message(&error)))?;
     let Ok(connected) = thread.join() else {
         return Err(failed("its thread has failed".to_owned()));
     };
     let connected = connected.map_err(network)?;
-    connected.map_err(|error| failed(error.to_string()))
+    connected.map_err(|error| failed(system_message(&error)))
 }
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<OwnedFd> {

@@ -24,6 +24,7 @@ use crate::deadline::{Deadline, Task};
 use crate::host::Roots;
 use crate::host::http::{HttpError, Listener, connect};
 use crate::host::proc::opened_process::OpenedProcess;
+use crate::units::system_message;
 
 mod zmtp;
 
@@ -183,7 +184,7 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
         read_shell_endpoint(&process, &path)
     });
     let unread = |why: &str| ServerError::Unsure { why: why.to_owned() };
-    let reading = reading.map_err(|error| unread(&error.to_string()))?;
+    let reading = reading.map_err(|error| unread(&system_message(&error)))?;
     let read = reading.wait(READ_TIME);
     read.map_err(|_| unread("its connection file could not be read in time"))?
 }
@@ -198,7 +199,7 @@ fn to_channel_error(error: &std::io::Error) -> ChannelError {
         _ if is_late(error) => ChannelError::Silent,
         UnexpectedEof | ConnectionReset | BrokenPipe => ChannelError::Closed,
         InvalidData => garbage(&error.to_string()),
-        _ => garbage(&format!("the connection failed ({error})")),
+        _ => garbage(&format!("the connection failed ({})", system_message(error))),
     }
 }
 

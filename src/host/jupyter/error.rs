@@ -5,12 +5,13 @@ use rustix::io::Errno;
 
 use super::super::http::HttpError;
 use super::super::remedy;
+use crate::units::system_message;
 
 /// Reason why the server of a kernel is unknown or did not answer. Paths are relative to the root directory of the
 /// process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("cannot read {path}: {errno}{}", remedy(*errno))]
+    #[error("cannot read {path}: {}{}", system_message(errno), remedy(*errno))]
     Read { path: String, errno: Errno },
     #[error(
         "the environment of process {pid}, which names its server, cannot be read; that requires \

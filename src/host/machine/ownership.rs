@@ -20,6 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::{Uid, User};
 
 use crate::host::machine::rights::has_gained_rights;
+use crate::units::system_message;
 
 pub(super) const OTHERS_WRITE: u32 = 0o022;
 /// In a directory with this mode bit, only the owner of an entry and the owner of the directory can replace the entry.
@@ -74,7 +75,7 @@ pub enum NotOurs {
         name(*uid)
     )]
     Shared { component: PathBuf, uid: u32, mode: u32 },
-    #[error("cannot check who may write to {}: {cause}; make it readable", component.display())]
+    #[error("cannot check who may write to {}: {}; make it readable", component.display(), system_message(cause))]
     Unknown { component: PathBuf, cause: io::Error },
 }
 

@@ -22,7 +22,7 @@ use crate::model::{Gpu, Snapshot};
 use crate::reclaim::process_control::{ApprovedProcess, Handle, PidfdControl, ProcessControl as _};
 use crate::source::live::Live;
 use crate::source::nvml::NvmlOptions;
-use crate::units::{Bytes, MIB};
+use crate::units::{Bytes, MIB, system_message};
 
 /// Time limit of a lock, in which the process's work on the GPU must end.
 const LOCK_MS: u32 = 10_000;
@@ -90,7 +90,9 @@ fn operate(request: &ParkRequest) -> Result<ParkAnswer, ParkAnswer> {
     }
     let journals = request.settings.journals();
     let name = (&*request.boot_id, request.way.pid, request.way.start_ticks);
-    let journal = journals.open(name).or_else(|error| refused(format!("the journal: {error}")))?;
+    let journal = journals
+        .open(name)
+        .or_else(|error| refused(format!("the journal: {}", system_message(&error))))?;
     let mut control = PidfdControl::new(roots.clone());
     let approved = ApprovedProcess {
         pid: request.way.pid,
@@ -170,7 +172,7 @@ impl Operation<'_> {
             return Err(self.recover(&why, true));
         }
         if let Err(error) = self.journal.write(JournalStep::Checkpointing) {
-            return Err(self.recover(&format!("the journal: {error}"), false));
+            return Err(self.recover(&format!("the journal: {}", system_message(&error)), false));
         }
         let checkpointed = self.cuda.checkpoint(pid);
         if self.control.has_exited(self.handle) {
@@ -355,7 +357,9 @@ impl Operation<'_> {
 
     /// Writes a step that precedes a call. The call must not happen if this fails.
     fn announce(&mut self, step: JournalStep) -> Result<(), ParkAnswer> {
-        self.journal.write(step).or_else(|error| refused(format!("the journal: {error}")))
+        self.journal
+            .write(step)
+            .or_else(|error| refused(format!("the journal: {}", system_message(&error))))
     }
 
     /// Writes what has happened, or precedes a call that only undoes something. Such a call must happen even if the
@@ -366,8 +370,9 @@ impl Operation<'_> {
 
     /// Returns the record of the process. If only another user's journal contains it, copies it.
     fn own_record(&mut self) -> Result<Option<ParkRecord>, ParkAnswer> {
-        let failed =
-            |error: io::Error| ParkAnswer::Refused { why: format!("the journal: {error}") };
+        let failed = |error: io::Error| ParkAnswer::Refused {
+            why: format!("the journal: {}", system_message(&error)),
+        };
         if let Some(record) = self.journal.record().map_err(failed)? {
             return Ok(Some(record));
         }
@@ -383,8 +388,10 @@ impl Operation<'_> {
 
     /// Returns all records. That of this process shows the state before this operation.
     fn records(&mut self, snapshot: &Snapshot) -> Result<Vec<ParkRecord>, ParkAnswer> {
-        let own =
-            self.journal.record().or_else(|error| refused(format!("the journal: {error}")))?;
+        let own = self
+            .journal
+            .record()
+            .or_else(|error| refused(format!("the journal: {}", system_message(&error))))?;
         let mut records = self.journals.read(&self.roots);
         let pid = self.request.way.pid;
         records.retain(|record| own.is_none() || record.process.pid != pid);

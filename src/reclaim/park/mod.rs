@@ -23,7 +23,7 @@ use super::target::{ParkWay, Step, Target};
 use crate::deadline::Task;
 use crate::host::{Roots, read_host};
 use crate::model::process::ParkState;
-use crate::units::{Bytes, Span};
+use crate::units::{Bytes, Span, system_message};
 
 /// Argument that makes gpumem a helper, followed by the [`ParkRequest`].
 const ARGUMENT: &str = "park-helper";
@@ -146,7 +146,7 @@ impl ParkRequest {
     /// Starts a helper and waits for its answer. If the time expires, the helper continues.
     pub fn perform(&self, time: Duration) -> ParkAnswer {
         let failed = |error: io::Error| ParkAnswer::Refused {
-            why: format!("cannot start the helper: {error}"),
+            why: format!("cannot start the helper: {}", system_message(&error)),
         };
         let request = match serde_json::to_string(self) {
             Ok(request) => request,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::units::Span;
+use crate::units::{Span, system_message};
 
 /// An `nvmlReturn_t` other than success (`nvml.h`, enum nvmlReturn_enum).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -185,7 +185,7 @@ pub enum NvmlFailure {
     NoAnswer { call: &'static str, waited: Duration },
     #[error("{call} failed: {code}; `nvidia-smi` may show more")]
     Call { call: &'static str, code: String },
-    #[error("cannot start a thread for NVML: {0}; raise the limit on processes (ulimit -u)")]
+    #[error("cannot start a thread for NVML: {}; raise the limit on processes (ulimit -u)", system_message(.0))]
     Thread(#[from] std::io::Error),
 }
 
