@@ -17,7 +17,7 @@ use crate::model::finding::{Finding, FindingProcess};
 use crate::model::json::{self, document};
 use crate::model::row::{ProcessRow, places};
 use crate::model::totals::Total;
-use crate::model::{self, Snapshot};
+use crate::model::{self, Process, Snapshot};
 use crate::reclaim::prepare;
 use crate::report::processes::{self, RuleResults};
 use crate::report::totals::{self, TotalsReport};
@@ -27,6 +27,10 @@ use crate::source::remote::RemoteHost;
 
 /// Sampling time for a remote host. NVML reports utilization from the second sample on.
 const REMOTE_WINDOW: Duration = Duration::from_secs(1);
+/// Maximum number of samples, a second apart, that wait for notebooks' servers.
+const NOTEBOOK_SAMPLES: usize = 2;
+
+const NO_SAMPLE: &str = "no sample could be taken; run `gpumem doctor`";
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.selected);
@@ -191,7 +195,7 @@ fn sample_machine(
 ) -> anyhow::Result<Snapshot> {
     let mut live = live(global, Duration::from_secs(1))?;
     let Some(engine) = engine else {
-        return live.next()?.context("no sample could be taken; run `gpumem doctor`");
+        return live.next()?.context(NO_SAMPLE);
     };
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
     if store::feed(engine, &live, ask)?.first.is_none() && needs_history {
@@ -200,7 +204,18 @@ fn sample_machine(
             sampling (gpumem check); unknown values never match",
         );
     }
-    let snapshot = live.next()?.context("no sample could be taken; run `gpumem doctor`")?;
+    let mut snapshot = live.next()?.context(NO_SAMPLE)?;
     engine.observe(&snapshot);
+    // Without the answer of a notebook's server, the verdict would depend on how fast the server is.
+    let asks = |process: &Process| {
+        process.jupyter.as_ref().is_some_and(|kernel| kernel.asking == Some(true))
+    };
+    for _ in 0..NOTEBOOK_SAMPLES {
+        if !snapshot.processes.iter().any(asks) {
+            break;
+        }
+        snapshot = live.next()?.context(NO_SAMPLE)?;
+        engine.observe(&snapshot);
+    }
     Ok(snapshot)
 }
