@@ -246,9 +246,9 @@ pub struct Ps {
 /// are enough.
 ///
 /// The first line says how much memory is reclaimable. This is the memory that `gpumem reap --all-users` would target
-/// before checking which processes are protected. A process that looks idle, but whose history is too short, is
-/// listed as a suspect with the command that gives a verdict. Suspects do not affect the exit code and are never
-/// acted on.
+/// before checking which processes are protected. A suspected process is listed with the command
+/// that gives a verdict, because its history is too short. Suspects do not affect the exit code and are never acted
+/// on.
 ///
 /// --max-used and --max-unattributed fail the check if a GPU exceeds the limit, and --baseline fails it if a new
 /// process holds memory. If a value is unknown, the exit code is 3. With no further options except --gpu, the first

@@ -1,4 +1,4 @@
-//! The page about a process: description, owner, start, memory over time, relatives and next steps.
+//! The page about a process: verdict, next steps, description, owner, start, memory over time and relatives.
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
@@ -66,9 +66,13 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
         let index = gpu.index;
         format!("GPU {index} does not answer: the memory shown for it is the driver's last value")
     }));
-    page.sections = vec![verdict.section(input, |_| true), facts, subject.held_by()];
+    page.sections = vec![verdict.section(input, |_| true)];
     page.sections.extend(steps::sections(&steps, &verdict.findings));
-    page.sections.push(commands(&verdict.findings, &process_commands));
+    page.sections.extend([
+        commands(&verdict.findings, &process_commands),
+        facts,
+        subject.held_by(),
+    ]);
     page.sections.retain(|section| !section.rows.is_empty());
     page.findings = verdict.findings;
     page.process = Some(process);

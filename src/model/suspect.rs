@@ -15,7 +15,7 @@ use super::finding::{FindingGpu, FindingProcess, Kind, samples};
 use super::time::Time;
 use crate::units::Span;
 
-/// A process that looks unused, but for which a rule needs more evidence.
+/// A process that a rule suspects of holding memory unused, but for which it needs more evidence.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Suspect {
     /// Name of the rule that would report the process.

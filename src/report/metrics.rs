@@ -157,7 +157,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         "gpumem_suspected_memory_bytes",
         &[],
-        "Memory that looks unused, but is not proved to be unused",
+        "Memory of suspected processes, which might be in use",
     ),
     counter(
         "gpumem_waste_byte_seconds_total",

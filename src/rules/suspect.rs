@@ -321,7 +321,7 @@ impl SuspectInput<'_> {
         let looks = match self.candidate.kind {
             Kind::Stopped => "is stopped",
             Kind::Orphan => "may have outlived its job",
-            _ => "looks idle",
+            _ => "may be idle",
         };
         let name = super::name_of(self.process);
         let held = subject::describe_memory(&self.candidate.gpus);

@@ -119,7 +119,7 @@ pub(super) fn choose(
             let is_held = |device: &&ComputeDevice<'_>| computing(device).next().is_some();
             for device in chosen.iter().filter(is_held) {
                 if args.wait_free.is_none() && !args.quiet {
-                    warn(&format!("in use: {}", describe_device(device, &snapshot, |_| false)));
+                    warn(&format!("in use: {}", describe_device(device, &snapshot, |_| None)));
                 }
             }
             let claimed = chosen.iter().filter(|_| args.claim).map(|device| device.gpu.clone());
@@ -340,7 +340,7 @@ impl<'a> Waiting<'a> {
         for device in devices {
             text.push_str(&format!(
                 "; {}",
-                describe_device(&device, snapshot, |pid| self.is_unused(pid))
+                describe_device(&device, snapshot, |pid| self.verdict(pid))
             ));
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
@@ -363,12 +363,13 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn is_unused(&self, pid: u32) -> bool {
-        let found = self.engine.findings().iter();
-        let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));
-        let suspected =
-            self.engine.suspects().iter().map(|suspect| (suspect.kind, suspect.process.pid));
-        found.chain(suspected).any(|(kind, owner)| owner == pid && kind.is_unused())
+    fn verdict(&self, pid: u32) -> Option<&'static str> {
+        let mut found = self.engine.findings().iter().filter(|finding| finding.kind.is_unused());
+        let mut suspects = self.engine.suspects().iter().filter(|suspect| suspect.kind.is_unused());
+        if found.any(|finding| finding.process.as_ref().is_some_and(|process| process.pid == pid)) {
+            return Some("unused");
+        }
+        suspects.any(|suspect| suspect.process.pid == pid).then_some("suspected")
     }
 
     fn finish(&self) {
@@ -382,7 +383,7 @@ impl<'a> Waiting<'a> {
 fn describe_device(
     device: &ComputeDevice<'_>,
     snapshot: &Snapshot,
-    is_unused: impl Fn(u32) -> bool,
+    verdict: impl Fn(u32) -> Option<&'static str>,
 ) -> String {
     let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
     // The line may be truncated at the width of the terminal, so the reason for waiting comes first.
@@ -391,15 +392,15 @@ fn describe_device(
     let notes: String = notes.map(|note| format!("{note}, ")).collect();
     let mut text = format!("{}: {notes}{free} free", device.name());
     let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
-    rows.sort_by_key(|row| (!is_unused(row.pid), Reverse(row.used_bytes)));
+    rows.sort_by_key(|row| (verdict(row.pid).is_none(), Reverse(row.used_bytes)));
     for row in rows.iter().take(HOLDERS) {
         let process = snapshot.process(row.pid);
         let user = process.and_then(|process| process.user.as_deref()).unwrap_or("?");
         let name = process.map_or_else(String::new, name_of);
         let name = fit(&name, NAME_COLUMNS);
         let bytes = row.used_bytes.map_or("?".to_owned(), |bytes| Bytes(bytes).to_string());
-        let unused = if is_unused(row.pid) { ", looks unused" } else { "" };
-        text.push_str(&format!(", {bytes} {user}'s {name} ({}){unused}", row.pid));
+        text.push_str(&format!(", {bytes} {user}'s {name} ({})", row.pid));
+        text.extend(verdict(row.pid).map(|verdict| format!(", {verdict}")));
     }
     text
 }
