@@ -196,7 +196,7 @@ where\t'container, pod, job or unit'
 finding\t'kind of finding; any matches all kinds'
 command\t'the command line'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'Speed of a recording, as a multiple of real time' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'Colour theme [default: auto]' -r -f -a "auto\t'`light` if COLORFGBG describes a light background, otherwise `terminal`'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'Colour theme [default: auto]' -r -f -a "auto\t'`light` if the terminal or COLORFGBG reports a light background, otherwise `terminal`'
 terminal\t'Colours of the terminal, for a dark background'
 light\t'Colours of the terminal that are readable on a light background'
 colour-blind\t'Cyan, yellow and light red, suitable for red-green colour blindness'"

@@ -51,7 +51,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
             "a terminal with TERM=dumb cannot show a screen; use `gpumem ps` or `gpumem check`";
         return Err(UsageError(why.to_owned()).into());
     }
-    let options = options(args, global, interval);
+    let mut options = options(args, global, interval);
     let others = hosts::named(&args.others)?;
     let is_elsewhere = !args.recorded.is_live() || !others.is_empty();
     let mut hangups = Vec::new();
@@ -74,6 +74,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let mut ui_state = load_ui_state();
+    options.asks_background &= options.has_color && !ui_state.contains_key("theme");
     // Options on the command line override the saved layout.
     if args.theme.is_some() {
         ui_state.remove("theme");
@@ -161,6 +162,7 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
             Some(ThemeChoice::ColourBlind) => Theme::ColourBlind,
             Some(ThemeChoice::Auto) | None => Theme::of_terminal(&variable("COLORFGBG")),
         },
+        asks_background: matches!(args.theme, Some(ThemeChoice::Auto) | None),
         has_color: match global.color {
             Color::Always => true,
             _ => style(global.color).color && has_colors(&variable("TERM")),

@@ -91,25 +91,28 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
     [free, used, total, known(full)]
 }
 
+/// Returns free memory and index of each GPU, most free memory first. GPUs with outdated figures and GPUs that
+/// `gpumem run --claim` has claimed are omitted.
+pub fn free_gpus(snapshot: &Snapshot) -> Vec<(u64, u32)> {
+    let gpus = snapshot.gpus.iter();
+    let gpus = gpus.filter(|gpu| gpu.stale_seconds.is_none() && gpu.claim.is_none());
+    let mut free: Vec<_> = gpus.filter_map(|gpu| Some((gpu.free_bytes()?, gpu.index))).collect();
+    free.sort_by_key(|&(bytes, index)| (Reverse(bytes), index));
+    free
+}
+
 /// Formats the line about free memory, such as
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
 ///
-/// Lists as many GPUs as fit, in descending order of free memory. Omits GPUs with outdated figures and GPUs that
-/// `gpumem run --claim` has claimed. Returns `None` if no GPU is left.
+/// Lists the [`free_gpus`] that fit. Returns `None` if there are none.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,
     width: Option<usize>,
 ) -> Option<String> {
-    let mut free: Vec<(u64, u32)> = snapshot
-        .gpus
-        .iter()
-        .filter(|gpu| gpu.stale_seconds.is_none() && gpu.claim.is_none())
-        .filter_map(|gpu| Some((gpu.free_bytes()?, gpu.index)))
-        .collect();
-    free.sort_by_key(|&(bytes, index)| (Reverse(bytes), index));
+    let free = free_gpus(snapshot);
     let unused = unused.and_then(|row| {
-        let label = if row.finding.is_some() { "largest unused" } else { "looks unused" };
+        let label = if row.finding.is_some() { "largest unused" } else { "largest suspected" };
         let owner = row.process.ok().and_then(|process| process.user.as_deref());
         let owner = owner.map_or_else(String::new, |user| format!("{}'s ", escape(user)));
         Some(format!("; {label}: {}, {owner}{}", Bytes(row.used_bytes()?), row.pid()?))

@@ -13,7 +13,7 @@ pub mod doctor;
 pub mod environment;
 pub mod escape;
 pub mod explain;
-mod gpus;
+pub mod gpus;
 pub mod metrics;
 pub mod processes;
 pub mod reap;

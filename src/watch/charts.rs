@@ -38,11 +38,14 @@ pub enum Charted<'a> {
 }
 
 /// Returns the charts beside or below the table: the GPUs, and the selected process or, if NVML does not list it, the
-/// first listed process in the table. If not all fit, the process is left out, and otherwise the GPUs.
+/// first listed process in the table. If not all fit, the process is left out, and otherwise the GPUs. The only process
+/// has no chart, because the chart of its GPU looks the same.
 pub fn shown<'a>(app: &'a App, layout: &Layout) -> Vec<(Rect, Charted<'a>)> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
     let process = app.subject().filter(is_listed).or_else(|| lines.find(is_listed));
+    let is_only = app.screenful.as_ref().is_some_and(|screenful| screenful.rows.len() == 1);
+    let process = process.filter(|_| !is_only);
     let gpus: Vec<_> = app.shown_gpus().into_iter().map(Charted::Gpu).collect();
     let process: Vec<_> = process.into_iter().map(Charted::Process).collect();
     for charts in [[&gpus[..], &process].concat(), gpus, process] {
@@ -54,7 +57,6 @@ pub fn shown<'a>(app: &'a App, layout: &Layout) -> Vec<(Rect, Charted<'a>)> {
     Vec::new()
 }
 
-/// Returns the GPU whose chart is at a position.
 pub fn hit<'a>(app: &'a App, layout: &Layout, at: Position) -> Option<&'a Gpu> {
     shown(app, layout).into_iter().find_map(|(area, charted)| match charted {
         Charted::Gpu(gpu) if area.contains(at) => Some(gpu),
@@ -85,7 +87,6 @@ pub fn page_rows(about: About, height: u16) -> u16 {
     if has_charts { (height * 2 / 5).min(PAGE_CHART_ROWS) / 2 * 2 } else { 0 }
 }
 
-/// Draws a chart of a GPU with a frame.
 pub fn draw_gpu(
     app: &App,
     gpu: &Gpu,
@@ -136,7 +137,6 @@ pub fn draw_gpu(
     });
 }
 
-/// Returns the memory over time of the processes on a GPU with this verdict.
 fn held_by(
     app: &App,
     gpu: &Gpu,

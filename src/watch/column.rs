@@ -38,7 +38,6 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Removes duplicates from `columns`. Returns `None` if `columns` is empty.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
         let mut chosen = Vec::with_capacity(Column::ALL.len());
         for column in columns {

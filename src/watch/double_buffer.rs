@@ -25,7 +25,6 @@ pub struct DoubleBuffer<W: Write> {
 }
 
 impl<W: Write> DoubleBuffer<W> {
-    /// Creates buffers for a blank terminal.
     pub fn new(output: W, area: Rect) -> Self {
         let (shown, next) = (Buffer::empty(area), Buffer::empty(area));
         Self { output, shown, next, is_unknown: false }

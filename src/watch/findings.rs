@@ -114,8 +114,6 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// Minimum width of a panel with a column of severities.
-const WIDEST: u16 = 100;
 /// Minimum width of a finding's text. The command is omitted if the text would be narrower.
 const TEXT_MIN: u16 = 24;
 /// Formats the panel's title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`.
@@ -225,7 +223,6 @@ fn undecided_rules(screenful: &Screenful) -> String {
 }
 
 struct FindingColumns {
-    width: u16,
     badge: u16,
     memory: u16,
     subject: u16,
@@ -244,7 +241,6 @@ impl FindingColumns {
             texts.max().unwrap_or(0)
         };
         Self {
-            width,
             badge: widest(badge).min(22),
             memory: widest(memory).min(12),
             subject: widest(subject).min(12),
@@ -278,10 +274,6 @@ impl FindingColumns {
         let mut writer = lines.next_line();
         writer.left(if is_selected { "▸" } else { "" }, 1, styles.plain());
         let style = styles.badge(finding.severity);
-        if self.width >= WIDEST {
-            let severity = finding.severity.to_string();
-            writer.left(&severity, 8, severity_style(styles, finding)).skip(1);
-        }
         writer.left(&badge(finding), self.badge, style).skip(1);
         for (text, width) in [(memory(finding), self.memory), (subject(finding), self.subject)] {
             writer.right(&text, width, styles.plain()).skip(1);
@@ -295,13 +287,6 @@ impl FindingColumns {
         if is_selected {
             lines.select();
         }
-    }
-}
-
-fn severity_style(styles: Styles, finding: &Finding) -> Style {
-    match finding.severity {
-        Severity::Critical => styles.strong(),
-        Severity::Warning | Severity::Info => styles.plain(),
     }
 }
 

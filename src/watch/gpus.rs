@@ -8,7 +8,7 @@ use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 
 use super::charts::{self, Charted, window};
-use super::layout::gpus::cell_area;
+use super::layout::gpus::{TINY_CELL, cell_area};
 use super::layout::{Form, Layout};
 use super::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use super::state::App;
@@ -21,9 +21,8 @@ use super::view_model::percent;
 use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, FACT_FIELDS, GpuField, UTILIZATION};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
-use crate::units::{Bytes, GIB, Span};
+use crate::units::{Bytes, GIB, Span, number_of};
 
-/// Returns the index of the GPU under the mouse, in the panel or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     let at = Position { x, y };
     let gpus = app.shown_gpus();
@@ -92,11 +91,13 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
             }
         }
         Form::Cells => {
-            let texts = gpus.iter().map(|gpu| columns(&gpu.index.to_string()));
-            let index = texts.max().unwrap_or(0);
+            let widest = |text: fn(&Gpu) -> String| {
+                gpus.iter().map(|gpu| columns(&text(gpu))).max().unwrap_or(0)
+            };
+            let widths = (widest(|gpu| gpu.index.to_string()), widest(whole_gib) + 1);
             for (at, &(gpu, shares)) in shown.iter().enumerate() {
                 let cell = cell_area(area, shown.len(), at);
-                draw_cell(gpu, shares, index, styles, &mut LineWriter::new(canvas, cell, 0));
+                draw_cell(gpu, shares, widths, styles, &mut LineWriter::new(canvas, cell, 0));
             }
         }
         Form::Totals => {
@@ -105,18 +106,25 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Minimum width of a cell that shows the memory in numbers.
-const CELL_WITH_MEMORY: u16 = 25;
+/// Minimum width of the bar beside the memory in numbers.
+const BAR_IN_CELL: u16 = 5;
 
-/// Draws index, bar, memory and utilization of a GPU. `index` is the width of the index.
+/// Formats memory use in whole GiB, such as `72/80`.
+fn whole_gib(gpu: &Gpu) -> String {
+    let gib = |bytes: u64| format!("{:.0}", bytes as f64 / GIB as f64);
+    let text = |memory: Memory| format!("{}/{}", gib(memory.used_bytes), gib(memory.total_bytes));
+    gpu.memory.map_or_else(|| UNKNOWN.to_owned(), text)
+}
+
+/// Draws index, bar, memory and utilization of a GPU. The widths are those of the index and of the memory.
 fn draw_cell(
     gpu: &Gpu,
     shares: &GpuShares,
-    index: u16,
+    (index, memory): (u16, u16),
     styles: Styles,
     writer: &mut LineWriter<'_>,
 ) {
-    let has_memory = writer.room() >= CELL_WITH_MEMORY;
+    let is_tiny = writer.room() <= TINY_CELL;
     // In a narrow cell, the bar follows the index immediately.
     let gap = u16::from(writer.room() > index + 9);
     writer.right(&gpu.index.to_string(), index, styles.strong()).skip(gap);
@@ -126,18 +134,19 @@ fn draw_cell(
     }
     let is_stale = gpu.stale_seconds.is_some();
     let (figure, style) = match is_stale {
-        true => (" stale".to_owned(), styles.alarm()),
+        true => (if is_tiny { "~" } else { " stale" }.to_owned(), styles.alarm()),
         false => (UTILIZATION.short(gpu), figure_style(&UTILIZATION, gpu, styles)),
     };
-    let gib = |bytes: u64| bytes as f64 / GIB as f64;
-    let memory = gpu.memory.filter(|_| has_memory).map_or_else(String::new, |memory| {
-        format!("{:.0}/{:.0}", gib(memory.used_bytes), gib(memory.total_bytes))
-    });
-    let memory_width = if has_memory { 8 } else { 0 };
+    if is_tiny {
+        bar(shares.whole.as_ref(), is_stale, 1, styles, writer);
+        writer.text(figure.trim_end_matches('%'), style);
+        return;
+    }
     let width = columns(&figure).max(5);
-    let bar_width = writer.room().saturating_sub(memory_width + width);
-    bar(shares.whole.as_ref(), is_stale, bar_width, styles, writer);
-    writer.right(&memory, memory_width, styles.plain()).right(&figure, width, style);
+    let room = writer.room().saturating_sub(width);
+    let memory = if room >= BAR_IN_CELL + memory { memory } else { 0 };
+    bar(shares.whole.as_ref(), is_stale, room - memory, styles, writer);
+    writer.right(&whole_gib(gpu), memory, styles.plain()).right(&figure, width, style);
 }
 
 #[derive(Clone, Copy)]
@@ -361,8 +370,7 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 
 /// Formats the totals of all GPUs, such as `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
-    let count = gpus.len();
-    let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
+    let mut text = number_of(gpus.len(), "GPU");
     let memories = || gpus.iter().filter_map(|gpu| gpu.memory);
     let used = memories().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
     let total = memories().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));

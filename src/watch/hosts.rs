@@ -14,7 +14,7 @@ use super::keys::{self, Context, KeyAction};
 use super::memory_shares::{MemoryShare, MemoryShares};
 use super::state::{App, Effect, Event};
 use super::text::{MESSAGE_CHARS, clean, columns};
-use super::theme::Styles;
+use super::theme::{Styles, Theme};
 use super::update::update;
 use super::view::bar::{bar, legend};
 use super::view::line_writer::LineWriter;
@@ -49,6 +49,8 @@ pub(super) struct Stage {
     /// Index of the shown screen, or of the selected line in the list.
     selected: usize,
     first: usize,
+    /// The theme for the terminal's background, after the terminal has answered.
+    pub(super) background: Option<Theme>,
 }
 
 impl Stage {
@@ -61,6 +63,7 @@ impl Stage {
             is_list: count > 1,
             selected: 0,
             first: 0,
+            background: None,
         }
     }
 
@@ -107,6 +110,13 @@ impl Stage {
                 self.scroll();
                 (shown, Some(Effect::Repaint))
             }
+            Event::Background(theme) => {
+                (self.styles.theme, self.background) = (theme, Some(theme));
+                for screen in &mut self.screens {
+                    update(&mut screen.app, Event::Background(theme));
+                }
+                (shown, Some(Effect::Draw))
+            }
             Event::Key(key) if self.is_list => (shown, self.on_key(&key)),
             Event::Mouse { event, .. } if self.is_list => {
                 let effect = match event.kind {
@@ -137,7 +147,6 @@ impl Stage {
         }
     }
 
-    /// Returns when text on any screen next changes without an event.
     pub(super) fn next_tick(&self) -> Option<Duration> {
         self.screens.iter().filter_map(|screen| screen.app.next_tick()).min()
     }
@@ -348,7 +357,6 @@ mod tests {
     use crate::watch::EarlierHistory;
     use crate::watch::testing::{lines, show_sample};
     use crate::watch::tests::sample;
-    use crate::watch::theme::Theme;
 
     /// Creates a list of `count` machines. Machine N has N GPUs; the last machine has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
@@ -359,6 +367,7 @@ mod tests {
             columns: None,
             interval: Duration::from_secs(1),
             theme: Theme::Terminal,
+            asks_background: false,
             speed: 1.0,
             has_color: false,
             ascii: false,
@@ -390,6 +399,16 @@ mod tests {
             (_, effect) = stage.update(Event::Key(key));
         }
         effect
+    }
+
+    #[test]
+    fn the_background_sets_the_theme_of_every_screen() {
+        let mut hosts = stage(3, (80, 24));
+        hosts.update(Event::Background(Theme::Light));
+        let themes = hosts.screens.iter().map(|screen| screen.app.theme);
+        assert!(themes.chain([hosts.styles.theme]).all(|theme| theme == Theme::Light));
+        // The list and the saved settings know that the user did not choose this theme.
+        assert_eq!(hosts.background, Some(Theme::Light));
     }
 
     #[test]

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use nix::sys::signal::{SigSet, Signal};
 
+use super::theme::Theme;
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
 /// Interval at which the reading thread checks whether another program needs the keyboard.
 const POLL: Duration = Duration::from_millis(200);
+/// Maximum length of the terminal's answer, such as `11;rgb:ffff/ffff/ffff`.
+const ANSWER_MAX: usize = 32;
 
 #[derive(Clone, Default)]
 pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
@@ -54,6 +57,7 @@ impl Pausing {
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
+    let mut answer = BackgroundAnswer::default();
     loop {
         if let Some(pausing) = pausing {
             pausing.wait_for_turn();
@@ -74,6 +78,10 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
         }
         is_last_try = false;
         let message = match read {
+            Ok(crossterm::event::Event::Key(key)) if answer.takes(key) => {
+                let Some(theme) = answer.theme.take() else { continue };
+                ThreadMessage::Event(Event::Background(theme))
+            }
             Ok(crossterm::event::Event::Key(key)) => {
                 let mut keys = pressed(key).map(|key| ThreadMessage::Event(Event::Key(key)));
                 if keys.try_for_each(|key| sender.send(key)).is_err() {
@@ -108,6 +116,37 @@ fn fail_in_background() {
     let _ = signals.thread_block();
 }
 
+/// The terminal's answer about its background, `ESC ] 11 ; rgb:R/G/B` and `BEL` or `ESC \`, which crossterm reports as
+/// keys. The answer can arrive at any time, or never.
+#[derive(Default)]
+struct BackgroundAnswer {
+    /// The answer so far, after its first key.
+    text: Option<String>,
+    theme: Option<Theme>,
+}
+
+impl BackgroundAnswer {
+    /// Returns whether the key is part of the answer. The last key sets the theme.
+    fn takes(&mut self, key: KeyEvent) -> bool {
+        let KeyCode::Char(c) = key.code else { return false };
+        let Some(text) = &mut self.text else {
+            let is_start = c == ']' && key.modifiers == KeyModifiers::ALT;
+            self.text = is_start.then(String::new);
+            return is_start;
+        };
+        if text.len() < ANSWER_MAX
+            && (c.is_ascii_hexdigit() || matches!(c, ';' | ':' | '/' | 'r' | 'g'))
+            && key.modifiers.is_empty()
+        {
+            text.push(c);
+            return true;
+        }
+        self.theme = Theme::of_background(text);
+        self.text = None;
+        self.theme.is_some()
+    }
+}
+
 /// Splits Alt with a character into Esc and the character: terminals send the same bytes for both,
 /// and no binding uses Alt.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
@@ -124,6 +163,32 @@ fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_answer_about_the_background_presses_no_key() {
+        let alt = |c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::ALT);
+        let key = |c| KeyEvent::from(KeyCode::Char(c));
+        let bell = KeyEvent::new(KeyCode::Char('g'), KeyModifiers::CONTROL);
+        let answer = |color: &str, end| {
+            let text: Vec<KeyEvent> = color.chars().map(key).collect();
+            [&[alt(']')][..], &text, &[end]].concat()
+        };
+        let mut background = BackgroundAnswer::default();
+        for (color, end, theme) in [
+            ("11;rgb:ffff/ffff/dddd", alt('\\'), Theme::Light),
+            ("11;rgb:1e/1e/2e", bell, Theme::Terminal),
+            ("11;rgba:f/f/e/f", bell, Theme::Light),
+        ] {
+            for key in answer(color, end) {
+                assert!(background.takes(key), "{color} {key:?}");
+            }
+            assert_eq!(background.theme.take(), Some(theme), "{color}");
+        }
+        assert!(!background.takes(key('x')) && !background.takes(bell));
+        // A user who presses Alt-] keeps the other keys.
+        assert!(background.takes(alt(']')) && !background.takes(key('x')));
+        assert!(!background.takes(key('b')) && background.theme.is_none());
+    }
 
     #[test]
     fn alt_with_a_character_is_split_into_two_keys() {

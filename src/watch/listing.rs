@@ -10,10 +10,7 @@ use crate::history::memory_series::AllSeries;
 use crate::model::family::{Family, families};
 use crate::model::row::CurrentUser;
 use crate::model::{Process, Selector};
-use crate::units::{Bytes, MIB};
 
-/// Processes that hold less memory than this are small. An empty CUDA context holds more on most GPUs.
-const SMALL_BYTES: u64 = 64 * MIB;
 /// Maximum number of generations in a tree, limited by the bits of [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
@@ -24,20 +21,17 @@ pub struct Choice {
     /// Whether to hide processes of other users and of unknown users.
     pub mine: bool,
     pub only_findings: bool,
-    /// Whether to hide processes that hold less than [`SMALL_BYTES`] and have no finding.
-    pub hide_small: bool,
     pub filter: Option<Selector>,
 }
 
 impl Choice {
     pub fn is_limited(&self) -> bool {
-        self.mine || self.only_findings || self.hide_small || self.filter.is_some()
+        self.mine || self.only_findings || self.filter.is_some()
     }
 
     pub fn clear_limits(&mut self) {
         self.mine = false;
         self.only_findings = false;
-        self.hide_small = false;
         self.filter = None;
     }
 
@@ -47,7 +41,6 @@ impl Choice {
         let parts = [
             self.mine.then(|| "mine".to_owned()),
             self.only_findings.then(|| "with findings".to_owned()),
-            self.hide_small.then(|| format!("small hidden (<{})", Bytes(SMALL_BYTES))),
             filter.map(|filter| format!("filter: {filter}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -57,14 +50,8 @@ impl Choice {
     fn matches(&self, subject: &Subject<'_>, me: &CurrentUser) -> bool {
         (!self.mine || subject.is_of(me) == Some(true))
             && (!self.only_findings || subject.finding.is_some())
-            && !(self.hide_small && is_small(subject))
             && self.filter.as_ref().is_none_or(|filter| filter.fits(subject, me))
     }
-}
-
-fn is_small(subject: &Subject<'_>) -> bool {
-    let held = subject.row.entry.used_bytes;
-    subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

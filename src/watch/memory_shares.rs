@@ -10,7 +10,7 @@ use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 pub enum UseVerdict {
     /// Held by a process that is neither suspected nor reclaimable.
     InUse,
-    /// Held by a process that looks unused, though no rule has proved it.
+    /// Held by a suspect.
     Suspected,
     /// Held by a process that `gpumem reap` selects by default.
     Reclaimable,
@@ -57,7 +57,7 @@ impl MemoryShare {
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
-            Self::Suspected => ("▒", "suspected", "held; looks unused, not proven yet"),
+            Self::Suspected => ("▒", "suspected", "held; suspected of being unused"),
             Self::Reclaimable => ("■", "reclaimable", "held; found unused, gpumem reap frees it"),
             Self::Unattributed => ("▓", "unattributed", "used, but not by a visible process"),
             Self::Unknown => ("▚", "unknown", "in use by an unknown process"),
@@ -161,6 +161,12 @@ impl MemoryShares {
             let end = ((share.min(1.0) * f64::from(width)).round() as u16).max(drawn);
             end - std::mem::replace(&mut drawn, end)
         });
+        // A single cell shows the verdict.
+        let verdicts = [MemoryShare::Reclaimable, MemoryShare::Suspected, MemoryShare::InUse];
+        if let (1, Some(verdict)) = (width, verdicts.into_iter().find(|&part| self.has(part))) {
+            cells = [0; SHARES];
+            cells[verdict as usize] = 1;
+        }
         for part in MemoryShare::BY_NEED {
             if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
@@ -255,6 +261,9 @@ mod tests {
         let shares = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
         assert_eq!(shares.cells(64), [60, 1, 1, 0, 0, 1, 1]);
         assert_eq!(shares.cells(2), [1, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(shares.cells(1), [0, 0, 1, 0, 0, 0, 0]);
+        let free = parts(&memory(80 * GIB, GIB, 0), &[(GIB, InUse)]);
+        assert_eq!(free.cells(1), [1, 0, 0, 0, 0, 0, 0]);
         // Contexts occupy a few MiB on every machine.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);

@@ -52,6 +52,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use signal_hook::consts::SIGHUP;
 
 use crate::deadline::{Deadline, Task};
@@ -65,6 +66,7 @@ pub use crate::source::Control;
 use crate::source::remote::RemoteHost;
 pub(crate) use crate::source::replay::PlaybackClock;
 use crate::source::{NextSnapshot, Origin, Source, SourceError};
+use crate::units::{system_message, without_error_numbers};
 use column::{Column, Columns};
 use hosts::{AppScreen, Stage};
 use keyboard::Pausing;
@@ -87,6 +89,8 @@ pub struct Options {
     /// Sampling interval. An alarm appears when the newest sample is older than three intervals, and at least 3 s old.
     pub interval: Duration,
     pub theme: Theme,
+    /// Whether to ask the terminal for its background colour, which determines the theme.
+    pub asks_background: bool,
     /// Playback speed of a recording, relative to the recorded speed.
     pub speed: f64,
     pub has_color: bool,
@@ -182,6 +186,8 @@ enum ThreadMessage {
 const QUEUE: usize = 4;
 /// Time limit for reports about unfinished actions after the screen has closed.
 const LEAVE: Duration = Duration::from_secs(5);
+/// Minimum time to read the terminal's answer before gpumem exits. The shell would take a later answer for input.
+const BACKGROUND_TIME: Duration = Duration::from_millis(200);
 /// Delay before the next write to a terminal that has not accepted a whole frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum time to collect messages before the next frame is drawn.
@@ -236,10 +242,10 @@ pub fn run(
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
         sources.push((source, controls, worker, requests));
     }
-    let initial = stage.app().ui_state();
+    let mut initial = stage.app().ui_state();
     let mut reclaiming = Vec::new();
 
-    let outcome = terminal::with_screen(options.mouse, |screen| {
+    let outcome = terminal::with_screen(options.mouse, options.asks_background, |screen| {
         // Handle signals before any thread starts: even an early signal must restore the terminal.
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
@@ -257,8 +263,15 @@ pub fn run(
         spawn("keyboard", &sender, move |sender| {
             keyboard::read(start, sender, has_remote.then_some(&keyboard));
         })?;
-        drive(&mut stage, screen, &messages, &keys, &signals, start)
+        let outcome = drive(&mut stage, screen, &messages, &keys, &signals, start);
+        if options.asks_background && stage.background.is_none() {
+            thread::sleep(BACKGROUND_TIME.saturating_sub(start.elapsed()));
+        }
+        outcome
     });
+    if let Some(theme) = stage.background {
+        initial.insert("theme".to_owned(), json!(theme));
+    }
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| initial.get(name) != Some(&*value));
     // Without a receiver, sending fails, so no worker blocks on a full channel.
@@ -377,7 +390,8 @@ fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) 
             }
         }
         Err(error) => {
-            print(&format!("ssh cannot be started: {error}; install an OpenSSH client\n"));
+            let why = system_message(&error);
+            print(&format!("ssh cannot be started: {why}; install an OpenSSH client\n"));
         }
     }
     if !signals.must_exit() {
@@ -511,7 +525,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
         text.push_str(&error.to_string());
         cause = error.source();
     }
-    text
+    without_error_numbers(&text)
 }
 
 /// Starts a thread that reports its own panic to the main thread.

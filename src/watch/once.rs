@@ -22,6 +22,7 @@ use crate::model::Snapshot;
 use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::report::escape::escape;
 use crate::source::remote::RemoteHost;
+use crate::units::number_of;
 use crate::watch::state::{App, Effect, Event};
 use crate::watch::text::columns;
 use crate::watch::update::update;
@@ -193,14 +194,12 @@ impl StillScreen {
             return "the screen of gpumem watch, waiting for its first sample".to_owned();
         };
         let snapshot = &screenful.snapshot;
-        let s = |count| if count == 1 { "" } else { "s" };
-        let (rows, findings) = (screenful.rows.len(), screenful.findings.len());
+        let rows = number_of(screenful.rows.len(), "row");
+        let findings = number_of(screenful.findings.len(), "finding");
         let mut text = format!(
-            "the screen of gpumem watch at {}: {}, {rows} row{} of processes, {findings} finding{}",
+            "the screen of gpumem watch at {}: {}, {rows} of processes, {findings}",
             snapshot.time,
-            sum(&snapshot.gpus.iter().collect::<Vec<_>>()),
-            s(rows),
-            s(findings)
+            sum(&snapshot.gpus.iter().collect::<Vec<_>>())
         );
         if let Some(worst) = screenful.findings.first() {
             text.push_str(": ");

@@ -107,7 +107,6 @@ impl TerminalOutput {
         Ok(sent)
     }
 
-    /// Waits until the terminal is writable. Returns false at the deadline.
     fn is_ready(&self, until: Instant) -> io::Result<bool> {
         loop {
             let left = until.saturating_duration_since(Instant::now());

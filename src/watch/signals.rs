@@ -117,7 +117,6 @@ pub(super) fn suspend() -> Result<(), WatchError> {
         .map_err(|errno| WatchError::Terminal(errno.into()))
 }
 
-/// Restores the terminal and stops gpumem until a shell sends SIGCONT.
 pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());

@@ -37,6 +37,9 @@ static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
+/// Asks for the background colour. The answer arrives on the keyboard; many terminals do not answer.
+const ASK_BACKGROUND: &str = "\x1b]11;?\x1b\\";
+
 /// The terminal while gpumem has taken it over. Dropping a `Screen` restores the terminal.
 #[derive(Debug)]
 pub struct Screen {
@@ -46,13 +49,13 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes over the terminal of standard output, and the mouse if requested.
+    /// Takes over the terminal of standard output. Enables the mouse and asks for the background colour if requested.
     ///
     /// # Errors
     ///
     /// Returns an error if the terminal cannot be written to or set to raw mode, or if keys can be
     /// read neither from standard input nor from the controlling terminal.
-    pub fn take(mouse: bool) -> io::Result<Self> {
+    pub fn take(mouse: bool, asks_background: bool) -> io::Result<Self> {
         let output = TerminalOutput::open()?;
         if let Ok(mut terminal) = TERMINAL.lock() {
             *terminal = Some(output.clone());
@@ -64,6 +67,9 @@ impl Screen {
             mouse,
         };
         restore_on_panic();
+        if asks_background {
+            queue!(screen.frames.output(), Print(ASK_BACKGROUND))?;
+        }
         screen.retake()?;
         Ok(screen)
     }
@@ -112,8 +118,12 @@ impl Drop for Screen {
     }
 }
 
-pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
-    let mut screen = Screen::take(mouse)?;
+pub fn with_screen<T>(
+    mouse: bool,
+    asks_background: bool,
+    work: impl FnOnce(&mut Screen) -> T,
+) -> io::Result<T> {
+    let mut screen = Screen::take(mouse, asks_background)?;
     Ok(work(&mut screen))
 }
 

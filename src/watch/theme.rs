@@ -48,6 +48,17 @@ impl Theme {
             _ => Self::Terminal,
         }
     }
+
+    /// Chooses a theme from the terminal's answer, such as `11;rgb:ffff/ffff/ffff`.
+    pub fn of_background(answer: &str) -> Option<Self> {
+        let (_, color) = answer.split_once(':')?;
+        let share = |hex: &str| {
+            let max = 16f64.powi(hex.len() as i32) - 1.0;
+            Some(f64::from(u32::from_str_radix(hex, 16).ok()?) / max)
+        };
+        let sum: f64 = color.split('/').take(3).map_while(share).sum();
+        Some(if sum > 1.5 { Self::Light } else { Self::Terminal })
+    }
 }
 
 /// Returns whether a terminal of the type `TERM` supports colour.

@@ -27,8 +27,6 @@ impl App {
             choice.sort = Sort { column, reversed };
         }
         choice.tree = read(ui_state, "tree").unwrap_or(choice.tree);
-        choice.hide_small = read(ui_state, "hide_small").unwrap_or(choice.hide_small);
-        self.form = read(ui_state, "gpus").unwrap_or(self.form);
         self.border = read(ui_state, "border").unwrap_or(self.border);
         self.theme = read(ui_state, "theme").unwrap_or(self.theme);
         let titles: Vec<String> = read(ui_state, "columns").unwrap_or_default();
@@ -45,8 +43,6 @@ impl App {
         let values = [
             ("sort", json!([title(choice.sort.column), choice.sort.reversed])),
             ("tree", json!(choice.tree)),
-            ("hide_small", json!(choice.hide_small)),
-            ("gpus", json!(self.form)),
             ("border", json!(self.border)),
             ("theme", json!(self.theme)),
             ("columns", json!(columns)),

@@ -129,7 +129,6 @@ pub struct JudgedSample {
     pub snapshot: Snapshot,
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
-    /// Processes that look unused, although no rule has proved it.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
     /// The result of [`idle_times`].

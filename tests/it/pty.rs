@@ -412,7 +412,7 @@ fn a_panic_in_any_thread_is_shown_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_PANIC";
     if let Some(thread_name) = std::env::var_os(CHILD) {
         // The test runs itself as the program on the terminal.
-        let _ = gpumem::api::watch::with_screen(true, |screen| {
+        let _ = gpumem::api::watch::with_screen(true, false, |screen| {
             let fail = || panic!("a test panic");
             if thread_name == "main" {
                 fail();

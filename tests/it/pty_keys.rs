@@ -32,6 +32,32 @@ fn without_a_command_the_screen_opens_if_there_is_a_driver() {
 }
 
 #[test]
+fn the_background_of_the_terminal_determines_the_theme() {
+    const QUESTION: &str = "\u{1b}]11;?\u{1b}\\";
+    const GREEN: &str = ";32m";
+    let demo = support::command(&["watch", "--demo"]);
+    let mut terminal = start_and_wait(&demo, "398120");
+    terminal.press("p");
+    terminal.wait_for("a pause", |text| text.contains("PAUSED"));
+    let from = terminal.bytes_written();
+    terminal.press("\u{1b}]11;rgb:ffff/ffff/eeee\u{1b}\\?");
+    terminal.wait_for("help", |text| text.contains("closes this help"));
+    terminal.press("\u{1b}");
+    // The answer has pressed no key: `f` would hide processes without findings.
+    terminal.wait_for("the table", |text| text.contains("412301"));
+    terminal.quit();
+    let bytes = terminal.bytes();
+    let [before, after] = [&bytes[..from], &bytes[from..]].map(String::from_utf8_lossy);
+    assert!(before.contains(QUESTION) && before.contains(GREEN), "{before:?}");
+    assert!(after.contains(";34m") && !after.contains(GREEN), "{after:?}");
+
+    let named = support::command(&["watch", "--demo", "--theme", "terminal"]);
+    let mut terminal = start_and_wait(&named, "398120");
+    terminal.quit();
+    assert!(!String::from_utf8_lossy(&terminal.bytes()).contains(QUESTION));
+}
+
+#[test]
 fn the_key_bar_is_clickable_and_secrets_are_masked() {
     let mut command = Command::new("sleep");
     command.arg("600").env_clear().env("HF_HOME", "/models/\u{1b}[2J");

@@ -116,7 +116,7 @@ fn speed(text: &str) -> Result<f64, String> {
 /// Colour theme of `watch`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ThemeChoice {
-    /// `light` if COLORFGBG describes a light background, otherwise `terminal`
+    /// `light` if the terminal or COLORFGBG reports a light background, otherwise `terminal`
     Auto,
     /// Colours of the terminal, for a dark background
     Terminal,

@@ -94,14 +94,6 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// Returns the title of the sort column if the table does not show it.
-pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
-    let widths = app.screenful.as_ref()?.widths;
-    let column = app.table.choice.sort.column;
-    let shown = chosen(&app.table.columns, widths, width).iter().any(|(shown, _)| *shown == column);
-    (!shown).then(|| column.spec().title)
-}
-
 /// Formats the marked rows and, if rows are hidden, the visible range: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();

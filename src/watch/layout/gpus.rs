@@ -4,12 +4,13 @@ use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Usual and minimum width of a cell: an index, a bar and the utilization, with a gap.
-const CELL: [u16; 2] = [20, 10];
+/// Widths of a cell: with a bar of usual length, with a short bar, and with a single glyph and no gap to the next cell.
+const CELL: [u16; 3] = [20, 10, TINY_CELL];
+/// Width of a cell such as `17▒83`.
+pub const TINY_CELL: u16 = 6;
 const CELLS_ACROSS_MAX: u16 = 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A line for each GPU and, if there is room, for each MIG device.
     Lines,
@@ -18,48 +19,16 @@ pub enum Form {
     Totals,
 }
 
-impl Form {
-    /// Returns the form that follows `form` when the user switches forms. `None` is the automatic form.
-    pub fn after(form: Option<Self>) -> Option<Self> {
-        match form {
-            None => Some(Self::Lines),
-            Some(Self::Lines) => Some(Self::Cells),
-            Some(Self::Cells) => Some(Self::Totals),
-            Some(Self::Totals) => None,
-        }
-    }
-
-    pub fn describe(form: Option<Self>) -> &'static str {
-        match form {
-            None => "GPUs: automatic",
-            Some(Self::Lines) => "GPUs: lines, if they fit",
-            Some(Self::Cells) => "GPUs: cells, if they fit",
-            Some(Self::Totals) => "GPUs: totals",
-        }
-    }
-}
-
-/// Returns the first form in which all GPUs fit, and its number of rows: at most `max` for a form that the user chose,
-/// otherwise at most `usual`.
-pub fn gpu_form(area: Rect, (max, usual): (u16, u16), needs: &LayoutNeeds) -> (Form, u16) {
-    let budget = match needs.form {
-        None => usual,
-        Some(Form::Lines | Form::Cells) => max,
-        Some(Form::Totals) => return (Form::Totals, 1),
-    };
+/// Returns the first form in which all GPUs fit into at most `max` rows, and its number of rows.
+pub fn gpu_form(area: Rect, max: u16, needs: &LayoutNeeds) -> Option<(Form, u16)> {
     let count = needs.gpus.max(1);
-    let mut lines = [count.saturating_add(needs.parts), count].into_iter();
-    let lines = lines.find(|rows| *rows <= usize::from(budget) && needs.form != Some(Form::Cells));
-    let cells = || {
-        let across = CELL.map(|width| usize::from((area.width / width).clamp(1, CELLS_ACROSS_MAX)));
-        let mut rows = across.into_iter().map(|across| count.div_ceil(across));
-        rows.find(|rows| *rows <= usize::from(budget))
-    };
-    match (lines, cells()) {
-        (Some(rows), _) => (Form::Lines, rows as u16),
-        (None, Some(rows)) => (Form::Cells, rows as u16),
-        (None, None) => (Form::Totals, 1),
-    }
+    let lines = [count.saturating_add(needs.parts), count].map(|rows| (Form::Lines, rows));
+    let cells = CELL.map(|width| {
+        let across = usize::from((area.width / width).clamp(1, CELLS_ACROSS_MAX));
+        (Form::Cells, count.div_ceil(across))
+    });
+    let mut forms = lines.into_iter().chain(cells);
+    forms.find(|(_, rows)| *rows <= usize::from(max)).map(|(form, rows)| (form, rows as u16))
 }
 
 /// Returns the area of a cell. The cells fill the columns of the grid from top to bottom.
@@ -69,5 +38,6 @@ pub fn cell_area(area: Rect, count: usize, at: usize) -> Rect {
     let width = area.width / across;
     let (column, row) = ((at / rows) as u16, (at % rows) as u16);
     // The last column of the panel is blank, like the gap after other cells.
-    Rect::new(area.x + column * width, area.y + row, width.saturating_sub(1), 1).intersection(area)
+    let gap = u16::from(width > TINY_CELL);
+    Rect::new(area.x + column * width, area.y + row, width - gap, 1).intersection(area)
 }

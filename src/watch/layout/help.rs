@@ -2,7 +2,6 @@
 
 use ratatui::layout::Rect;
 
-use super::FOLDS;
 use crate::model::field::selectable;
 use crate::rules::KINDS;
 use crate::watch::column::Column;
@@ -107,7 +106,6 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     for (title, table) in [
         ("After /: show only", &filter[..]),
         ("Mouse", &MOUSE),
-        ("On a small screen", &FOLDS),
         ("Marks", &[&shares[..], &MARKS].concat()),
     ] {
         let mut lines = table.iter().map(|(mark, text)| ((*mark).to_owned(), *text));

@@ -11,9 +11,6 @@ pub const GAP: u16 = 1;
 /// Blanks between the hints and the text beside them.
 const ASIDE: u16 = 2;
 
-/// Minimum width of a line that names a hidden sort column.
-const SORT_SHOWN: u16 = 56;
-
 #[derive(Clone, Copy, Debug)]
 pub struct HintPosition {
     pub from: u16,
@@ -24,7 +21,7 @@ pub struct HintPosition {
 
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<HintPosition> {
     // The text after the hints is more important than another hint.
-    let kept = match (app.context(), columns(&after(app, layout, width))) {
+    let kept = match (app.context(), columns(&after(app, layout))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
     };
@@ -52,19 +49,14 @@ pub fn before(app: &App) -> Option<String> {
     }
 }
 
-pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
+pub fn after(app: &App, layout: Option<&Layout>) -> String {
     match app.context() {
-        Context::Main => {}
-        Context::Page => return page::position(app),
-        Context::Plan | Context::Columns => return String::new(),
-    }
-    let height = layout.map_or(0, |layout| layout.table.height);
-    let beyond = table::beyond(app, height);
-    match table::hidden_sort(app, width) {
-        Some(title) if width >= SORT_SHOWN => {
-            format!("sorted by {title}  {beyond}").trim_end().to_owned()
+        Context::Main => {
+            let height = layout.map_or(0, |layout| layout.table.height);
+            table::beyond(app, height)
         }
-        _ => beyond,
+        Context::Page => page::position(app),
+        Context::Plan | Context::Columns => String::new(),
     }
 }
 

@@ -8,13 +8,12 @@
 //! | below 45, 30, 20 and 14 rows | findings: 7, 4, 2 and 1 lines remain instead of 9 |
 //! | if a process would be hidden | the load of the host, and all charts |
 //! | if the GPUs exceed half of the space | the lines of all MIG devices |
-//! | | the lines of the GPUs: a grid of cells remains, and finally one line with totals |
+//! | | the lines of the GPUs: a grid of ever smaller cells remains, and finally one line with totals |
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
 //! The header, the table heading, [`TABLE_ROWS_MIN`] table rows ([`TABLE_ROWS_ASIDE`] while the findings have the
-//! focus), one line of findings and the key hints are never dropped. The GPUs get at most half of the other rows,
-//! unless the user chose a form that needs more.
+//! focus, or if the GPUs need the rows), one line of findings and the key hints are never dropped.
 //!
 //! On a wide screen, the charts of the GPUs are to the right of the other panels. On other screens, rows that the table
 //! does not need go first to the findings, up to a third of the screen, and then to charts below the table. The split
@@ -29,21 +28,12 @@ pub use gpus::Form;
 use gpus::gpu_form;
 use ratatui::layout::Rect;
 
-/// The panels that a small screen drops, as the help describes them.
-pub const FOLDS: [(&str, &str); 5] = [
-    ("findings", "from 9 lines to one"),
-    ("host, charts", "before they hide a process"),
-    ("GPUs", "a line each, cells, totals"),
-    ("columns", "from the framework to the user"),
-    ("below 40x10", "the essentials in words"),
-];
-
 /// Minimum size for panels. A smaller screen shows a short text.
 pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
 /// Table rows that remain even with many GPUs.
 pub const TABLE_ROWS_MIN: u16 = 5;
-/// Table rows that remain while the findings have the focus.
+/// Table rows that remain while the findings have the focus, and above many GPUs on a short screen.
 const TABLE_ROWS_ASIDE: u16 = 3;
 /// Minimum width of a screen with charts to the right of the table.
 const SIDE_FROM: u16 = 180;
@@ -67,13 +57,13 @@ pub struct LayoutNeeds {
     /// Number of table lines, or `None` before the first sample.
     pub table: Option<usize>,
     pub is_limited: bool,
-    /// Whether the load of the host is known.
     pub has_load: bool,
+    /// Number of lines for findings, alarms and errors.
     pub findings: usize,
+    /// Number of lines for suspects and undecided rules.
+    pub notes: usize,
     pub is_in_findings: bool,
     pub is_selected: bool,
-    /// Form that the user chose, or `None` for the automatic form.
-    pub form: Option<Form>,
     /// Number of columns by which the user widened the charts to the right of the table.
     pub border: i16,
 }
@@ -120,9 +110,12 @@ impl Layout {
         let limits = u16::from(roomy && needs.is_limited);
         let side = side_columns(area, needs);
         let left = Rect { width: area.width - side, ..area };
-        let max = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
-        let usual = max.min(rest / 2).max(1);
-        let (gpu_form, gpu_rows) = gpu_form(left, (max, usual), needs);
+        let form = |table_rows: u16| {
+            let max = rest.saturating_sub(table_rows + u16::from(roomy) + limits).min(rest / 2);
+            gpu_form(left, max.max(1), needs)
+        };
+        let form = form(TABLE_ROWS_MIN).or_else(|| form(TABLE_ROWS_ASIDE));
+        let (gpu_form, gpu_rows) = form.unwrap_or((Form::Totals, 1));
         let heading = u16::from(gpu_form == Form::Lines && roomy);
         let rest = area.height - around - heading - gpu_rows - limits;
         let max = area.height / FINDINGS_PART;
@@ -197,18 +190,22 @@ fn status_rows(height: u16) -> u16 {
 /// The findings get at most `usual` rows if the table is short of rows, and otherwise at most `max` rows. The charts get
 /// the rows that are left over.
 fn divide_rows(rest: u16, (usual, max): (u16, u16), needs: &LayoutNeeds) -> (u16, u16) {
-    let wanted = needs.findings.saturating_add(1);
-    let wanted = match (needs.findings, needs.is_selected) {
-        (0, false) => 1,
-        (_, false) => stepped(wanted),
-        (_, true) => stepped(wanted).max(DETAILS),
+    let wanted = |notes: usize| {
+        let lines = needs.findings.saturating_add(notes);
+        let lines = match (lines, needs.is_selected) {
+            (0, false) => 1,
+            (_, false) => stepped(lines.saturating_add(1)),
+            (_, true) => stepped(lines.saturating_add(1)).max(DETAILS),
+        };
+        at_most(lines, max.max(usual))
     };
-    let wanted = at_most(wanted, max.max(usual));
-    let min = match needs.findings {
+    let min = match (needs.findings, needs.is_selected) {
         // Without findings, the selected process is guaranteed only about half of the usual rows.
-        0 => wanted.min(usual / 2 + 1),
-        _ => wanted,
+        (0, true) => wanted(0).min(usual / 2 + 1),
+        // The table marks suspects, and one line names all undecided rules.
+        _ => wanted(needs.notes.min(1)),
     };
+    let wanted = wanted(needs.notes);
     let (min, table) = match needs.is_in_findings {
         true => (wanted, TABLE_ROWS_ASIDE),
         false => (min.min(usual), TABLE_ROWS_MIN),
@@ -279,9 +276,6 @@ impl ChartGrid {
 mod tests {
     use super::*;
 
-    const FORMS: [Option<Form>; 4] =
-        [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
-
     fn layout(width: u16, height: u16, needs: LayoutNeeds) -> Option<Layout> {
         Layout::new(Rect::new(0, 0, width, height), &needs)
     }
@@ -318,7 +312,8 @@ mod tests {
         }
         assert_eq!(top, height, "{layout:?}");
         assert_eq!((layout.header.width, layout.hints.width), (width, width));
-        let min = match needs.is_in_findings {
+        let has_many_gpus = layout.gpus.height > 1 && layout.table.height < TABLE_ROWS_MIN;
+        let min = match needs.is_in_findings || has_many_gpus {
             _ if needs.table == Some(0) => 1,
             true => TABLE_ROWS_ASIDE,
             false => TABLE_ROWS_MIN,
@@ -343,9 +338,9 @@ mod tests {
                         is_limited: seed % 7 == 0,
                         has_load: seed.is_multiple_of(2),
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
+                        notes: seed / 2 % 5,
                         is_in_findings: seed % 3 == 0,
                         is_selected: seed % 5 < 3,
-                        form: FORMS[seed % 4],
                         border: seed as i16 % 100 - 50,
                     };
                     check(width, height, needs);
@@ -357,33 +352,28 @@ mod tests {
     #[test]
     fn many_gpus_get_shorter_forms() {
         use Form::{Cells, Lines, Totals};
-        for (width, height, count, parts, asked, expected) in [
-            (80, 24, 2, 0, None, (Lines, 2)),
-            (80, 15, 1, 0, None, (Lines, 1)),
-            (200, 60, 0, 0, None, (Lines, 1)),
-            (80, 24, 8, 0, None, (Lines, 8)),
-            (200, 60, 16, 0, None, (Lines, 16)),
-            (60, 15, 8, 0, None, (Cells, 3)),
-            (80, 24, 16, 0, None, (Cells, 4)),
-            (80, 24, 64, 0, None, (Cells, 8)),
-            (100, 30, 64, 0, None, (Cells, 8)),
-            (200, 60, 64, 0, None, (Cells, 8)),
-            (40, 10, 16, 0, None, (Totals, 1)),
-            (200, 60, 1000, 0, None, (Totals, 1)),
-            (120, 40, 1, 0, Some(Lines), (Lines, 1)),
-            (80, 24, 1, 2, Some(Lines), (Lines, 3)),
-            (80, 15, 1, 7, Some(Lines), (Lines, 1)),
-            (80, 24, 8, 0, Some(Cells), (Cells, 2)),
-            (80, 24, 1, 0, Some(Totals), (Totals, 1)),
+        for (width, height, count, parts, expected) in [
+            (80, 24, 2, 0, (Lines, 2)),
+            (80, 15, 1, 0, (Lines, 1)),
+            (80, 24, 1, 2, (Lines, 3)),
+            (80, 15, 1, 7, (Lines, 1)),
+            (200, 60, 0, 0, (Lines, 1)),
+            (80, 24, 8, 0, (Lines, 8)),
+            (200, 60, 16, 0, (Lines, 16)),
+            (60, 15, 8, 0, (Cells, 3)),
+            (80, 24, 16, 0, (Cells, 4)),
+            (80, 24, 64, 0, (Cells, 8)),
+            (100, 30, 64, 0, (Cells, 8)),
+            (200, 60, 64, 0, (Cells, 8)),
+            (40, 10, 8, 0, (Cells, 2)),
+            (40, 10, 16, 0, (Cells, 3)),
+            (40, 10, 64, 0, (Totals, 1)),
+            (200, 60, 1000, 0, (Totals, 1)),
         ] {
-            let table = Some(3);
-            let needs = LayoutNeeds { form: asked, parts, table, ..gpus(count) };
+            let needs = LayoutNeeds { parts, table: Some(3), ..gpus(count) };
             let layout = layout(width, height, needs).unwrap();
             let actual = (layout.gpu_form, layout.gpus.height);
-            assert_eq!(
-                actual, expected,
-                "{count} of {parts} parts at {width}x{height} as {asked:?}"
-            );
+            assert_eq!(actual, expected, "{count} of {parts} parts at {width}x{height}");
         }
         assert_eq!(layout(39, 60, gpus(1)), None);
     }

@@ -1,5 +1,6 @@
 //! Tests of the listed rows and their order.
 
+use crate::units::MIB;
 use std::sync::Arc;
 
 use super::*;
@@ -87,8 +88,6 @@ fn each_limit_hides_its_rows_and_all_limits_are_described() {
     assert_eq!(pids_with(|_| ()), [4003, 4000, 4001, 4002]);
     assert_eq!(pids_with(|choice| choice.mine = true), [4003, 4000]);
     assert_eq!(pids_with(|choice| choice.only_findings = true), [4000]);
-    // Process 4002 has an unknown size, and a process with a finding is never small.
-    assert_eq!(pids_with(|choice| choice.hide_small = true), [4003, 4000, 4002]);
     assert_eq!(
         pids_with(|choice| choice.filter = Selector::parse("mem<1GiB").unwrap()),
         [4000, 4001]
@@ -96,14 +95,10 @@ fn each_limit_hides_its_rows_and_all_limits_are_described() {
     let mut choice = Choice {
         mine: true,
         only_findings: true,
-        hide_small: true,
         filter: Selector::parse("user:ann").unwrap(),
         ..Choice::default()
     };
-    assert_eq!(
-        choice.limits().as_deref(),
-        Some("mine, with findings, small hidden (<64.0 MiB), filter: user:ann")
-    );
+    assert_eq!(choice.limits().as_deref(), Some("mine, with findings, filter: user:ann"));
     choice.clear_limits();
     assert_eq!((choice.limits(), choice.is_limited()), (None, false));
 }

@@ -24,6 +24,7 @@ fn options(theme: Theme, has_color: bool) -> Options {
         columns: None,
         interval: Duration::from_secs(1),
         theme,
+        asks_background: false,
         has_color,
         ascii: false,
     }

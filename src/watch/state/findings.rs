@@ -35,7 +35,8 @@ impl FindingsState {
     }
 }
 
-pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
+/// Returns the number of lines for findings, alarms and errors, and the number of lines for suspects and undecided rules.
+pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> (usize, usize) {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, false).len();
     let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
@@ -44,8 +45,7 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
         // A suspect's line already says when the rule will decide.
         _ => screenful.undecided.len().min(1),
     };
-    let notes = errors + unavailable + suspects + undecided;
-    screenful.findings.len() + notes + alarms
+    (screenful.findings.len() + errors + unavailable + alarms, suspects + undecided)
 }
 
 /// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes. Omits the reasons

@@ -21,13 +21,13 @@ use self::findings::{FindingsState, lines_wanted};
 use self::judged::JudgedState;
 use self::page::{Page, PageContent};
 use self::playback::Playback;
-use self::prompt::{Prompt, PromptHistory};
+use self::prompt::Prompt;
 use self::reaping::Reaping;
 use self::table::{ColumnList, TableState};
 use self::timeline::Timeline;
 use super::Control;
 use super::keys::Context;
-use super::layout::{Form, Layout, LayoutNeeds};
+use super::layout::{Layout, LayoutNeeds};
 use super::listing::Choice;
 use super::memory_shares::GpuShares;
 use super::text::{MESSAGE_CHARS, clean, clock};
@@ -60,6 +60,8 @@ pub enum Event {
         event: MouseEvent,
     },
     Resize(u16, u16),
+    /// The terminal has answered what its background is.
+    Background(Theme),
     Snapshot {
         now: Duration,
         snapshot: Box<Snapshot>,
@@ -157,7 +159,8 @@ pub struct App {
     pub screenful: Option<Screenful>,
     pub table: TableState,
     pub findings: FindingsState,
-    pub prompt_history: PromptHistory,
+    /// The text of the last search.
+    pub searched: String,
     pub digits: Option<TypedDigits>,
     pub focus: Focus,
     pub mode: Mode,
@@ -173,8 +176,6 @@ pub struct App {
     pub timeline: Timeline,
     pub judged: JudgedState,
     pub theme: Theme,
-    /// Form of the GPU panel that the user chose, or `None` for the automatic form.
-    pub form: Option<Form>,
     /// Number of columns by which the user widened the charts beside the table.
     pub border: i16,
     pub end: Option<End>,
@@ -189,7 +190,7 @@ impl App {
             screenful: None,
             table: TableState::default(),
             findings: FindingsState::default(),
-            prompt_history: PromptHistory::default(),
+            searched: String::new(),
             digits: None,
             focus: Focus::Table,
             mode: Mode::Main,
@@ -202,7 +203,6 @@ impl App {
             timeline: Timeline::default(),
             judged: JudgedState::new(engine),
             theme: Theme::default(),
-            form: None,
             border: 0,
             end: None,
             trouble: None,
@@ -224,7 +224,6 @@ impl App {
         self.subject_at(self.table.selected()?)
     }
 
-    /// Returns the row on a line of the listing.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
@@ -391,7 +390,6 @@ impl App {
             is_in_findings: self.focus == Focus::Findings,
             is_selected: self.table.is_chosen(),
             is_limited: self.table.choice.is_limited(),
-            form: self.form,
             border: self.border,
             ..LayoutNeeds::default()
         };
@@ -406,7 +404,7 @@ impl App {
             // A filter without matches must not move the panels.
             let has_rows = !screenful.rows.is_empty();
             needs.table = Some(lines.len().max(usize::from(has_rows)));
-            needs.findings = lines_wanted(screenful, self.alarms().len());
+            (needs.findings, needs.notes) = lines_wanted(screenful, self.alarms().len());
         }
         Layout::new(area, &needs)
     }
@@ -430,7 +428,6 @@ impl App {
         }
     }
 
-    /// Scrolls to the selected row, but never past the last row.
     pub(super) fn scroll(&mut self) {
         let height = self.page_rows();
         self.table.scroll(height);

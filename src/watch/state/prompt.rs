@@ -7,7 +7,6 @@ use crate::watch::view_model::RowKey;
 
 /// Maximum number of characters in the input. Longer pastes are truncated.
 pub const CHARS_MAX: usize = 1000;
-const HISTORY_MAX: usize = 50;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prompt {
@@ -19,10 +18,6 @@ pub struct Prompt {
     pub before: String,
     /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,
-    /// Position in the history, counted from the newest line. 0 is the typed text.
-    recalled: usize,
-    /// The typed text while a line of the history is shown.
-    typed: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,41 +27,9 @@ pub enum Purpose {
     Seek,
 }
 
-/// Lines that were accepted, oldest first.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct PromptHistory(Vec<(Purpose, String)>);
-
-impl PromptHistory {
-    fn lines_for(&self, purpose: Purpose) -> Vec<&str> {
-        let lines = self.0.iter().filter(|line| line.0 == purpose);
-        lines.map(|line| line.1.as_str()).collect()
-    }
-
-    pub fn add(&mut self, purpose: Purpose, text: &str) {
-        let line = (purpose, text.to_owned());
-        if text.trim().is_empty() {
-            return;
-        }
-        self.0.retain(|prompt_history| *prompt_history != line);
-        self.0.push(line);
-        if self.0.len() > HISTORY_MAX {
-            self.0.remove(0);
-        }
-    }
-}
-
 impl Prompt {
     pub fn new(purpose: Purpose, text: String, selected: Option<RowKey>) -> Self {
-        Self {
-            purpose,
-            cursor: text.len(),
-            error: None,
-            before: text.clone(),
-            selected,
-            recalled: 0,
-            typed: String::new(),
-            text,
-        }
+        Self { purpose, cursor: text.len(), error: None, before: text.clone(), selected, text }
     }
 
     /// Moves the cursor or changes the text. Returns false for other keys.
@@ -118,25 +81,6 @@ impl Prompt {
         let before = self.text[..self.cursor].trim_end();
         let blank = before.char_indices().rev().find(|(_, c)| c.is_whitespace());
         blank.map_or(0, |(at, c)| at + c.len_utf8())
-    }
-
-    /// Shows the history line `steps` further back. Returns whether the text changed.
-    pub fn recall(&mut self, history: &PromptHistory, steps: isize) -> bool {
-        let lines = history.lines_for(self.purpose);
-        let to = self.recalled.saturating_add_signed(steps).min(lines.len());
-        if to == self.recalled {
-            return false;
-        }
-        if self.recalled == 0 {
-            self.typed = std::mem::take(&mut self.text);
-        }
-        self.recalled = to;
-        self.text = match to {
-            0 => std::mem::take(&mut self.typed),
-            back => lines[lines.len() - back].to_owned(),
-        };
-        self.cursor = self.text.len();
-        true
     }
 }
 

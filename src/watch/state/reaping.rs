@@ -152,7 +152,6 @@ impl Batch {
         }
     }
 
-    /// Returns the lines of the panel. `now` is a time on the samples' clock.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for target in &self.targets {

@@ -86,7 +86,6 @@ impl TableState {
         self.has_begun |= self.selected.is_some();
     }
 
-    /// Scrolls to the selected row, but never past the last row.
     pub(super) fn scroll(&mut self, height: usize) {
         if self.selected.is_some() {
             let first = (self.cursor + 1).saturating_sub(height);

@@ -196,7 +196,6 @@ impl Timeline {
         Some(Screenful::from_sample(Arc::clone(&entry.sample)))
     }
 
-    /// Returns a process's data in each sample, oldest first.
     pub fn samples_of(&self, identity: Identity) -> impl Iterator<Item = (Time, &Process)> {
         self.entries.iter().filter_map(move |entry| {
             let process = entry.sample.snapshot.process(identity.pid)?;

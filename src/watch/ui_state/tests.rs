@@ -1,5 +1,4 @@
 use super::*;
-use crate::watch::layout::Form;
 use crate::watch::testing::screen_of;
 
 fn app() -> App {
@@ -8,24 +7,21 @@ fn app() -> App {
 
 #[test]
 fn saved_settings_are_restored() {
-    for form in [None, Some(Form::Cells), Some(Form::Lines), Some(Form::Totals)] {
-        for column in Column::ALL {
-            let mut app = app();
-            app.table.choice.sort = Sort { column, reversed: true };
-            app.table.choice.tree = true;
-            app.table.choice.hide_small = true;
-            app.form = form;
-            app.theme = app.theme.next();
-            let columns = [Column::Command, column, Column::Pid];
-            app.table.columns = Columns::new(columns).unwrap();
-            let text = serde_json::to_vec(&app.ui_state()).unwrap();
-            let mut next = self::app();
-            next.restore(&parse(&text));
-            assert_eq!(next.table.choice, app.table.choice);
-            assert_eq!(next.table.columns, app.table.columns);
-            assert_eq!((next.form, next.theme), (app.form, app.theme));
-            assert_eq!(next.ui_state(), app.ui_state());
-        }
+    for column in Column::ALL {
+        let mut app = app();
+        app.table.choice.sort = Sort { column, reversed: true };
+        app.table.choice.tree = true;
+        app.border = 8;
+        app.theme = app.theme.next();
+        let columns = [Column::Command, column, Column::Pid];
+        app.table.columns = Columns::new(columns).unwrap();
+        let text = serde_json::to_vec(&app.ui_state()).unwrap();
+        let mut next = self::app();
+        next.restore(&parse(&text));
+        assert_eq!(next.table.choice, app.table.choice);
+        assert_eq!(next.table.columns, app.table.columns);
+        assert_eq!((next.border, next.theme), (app.border, app.theme));
+        assert_eq!(next.ui_state(), app.ui_state());
     }
 }
 
@@ -42,7 +38,7 @@ fn invalid_settings_are_ignored_one_by_one() {
         r#"{"columns":[]}"#,
         r#"{"columns":["NO SUCH",7,null]}"#,
         r#"{"sort":7,"tree":null,"gpus":["cards"],"theme":{}}"#,
-        r#"{"sort":["no such column",true],"gpus":"no such form","theme":"plaid"}"#,
+        r#"{"sort":["no such column",true],"border":"wide","theme":"plaid"}"#,
         r#"{"of another version":{"deep":[1]}}"#,
     ] {
         let mut app = app();

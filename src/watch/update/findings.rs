@@ -72,7 +72,6 @@ pub fn select(app: &mut App, at: usize) {
     app.select_row(app.subject_of_finding());
 }
 
-/// Moves the selection by `steps`. If nothing is selected, the first visible finding is selected.
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),

@@ -46,7 +46,6 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     }
 }
 
-/// Filters the table by a GPU, or removes that filter if it is active.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
     let is_active = app.table.choice.filter == filter;

@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use super::{findings, gpus, playback, prompt};
 use crate::watch::column::Column;
 use crate::watch::keys::{self, Context, KeyAction};
-use crate::watch::layout::{BORDER_STEP, Form, Layout, columns, help};
+use crate::watch::layout::{BORDER_STEP, Layout, columns, help};
 use crate::watch::listing::Choice;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
@@ -152,17 +152,11 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Tree => app.choose(|choice| choice.tree ^= true),
         KeyAction::Mine => app.choose(|choice| choice.mine ^= true),
         KeyAction::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
-        KeyAction::HideSmall => app.choose(|choice| choice.hide_small ^= true),
         KeyAction::ChooseSort => app.mode = Mode::ChooseSort,
         KeyAction::SortRight => app.sort_by(sorted(sort.column.step(1))),
         KeyAction::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
         KeyAction::SortBy(column) => app.sort_by(sorted(column)),
         KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
-        KeyAction::NextForm => {
-            app.form = Form::after(app.form);
-            // If the form does not fit, the note is the only visible effect.
-            app.note = Some(Form::describe(app.form).to_owned());
-        }
         KeyAction::WidenCharts | KeyAction::NarrowCharts => {
             let is_beside = |layout: &Layout| layout.charts.right() > layout.table.right();
             let left = |app: &App| app.layout().filter(is_beside).map(|layout| layout.charts.x);

@@ -17,7 +17,6 @@ use super::state::{App, Effect, End, Event};
 use super::{page, reaping};
 use crate::reclaim::worker::ReclaimProgress;
 
-/// Handles an event. Returns a request to the main loop, if any.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     let effect = handle(app, event);
     // The event may have changed the number of rows or the size of a panel.
@@ -44,6 +43,10 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
             page::lay_out(app);
             reaping::on_screen_change(app);
             Some(Effect::Repaint)
+        }
+        Event::Background(theme) => {
+            app.theme = theme;
+            Some(Effect::Draw)
         }
         Event::Snapshot { now, snapshot } => {
             app.judged.observe(now, &snapshot);

@@ -98,7 +98,6 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     effect.or_else(|| was_choosing.then_some(Effect::Draw))
 }
 
-/// Sorts by the column. If the table is already sorted by the column, reverses the order.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
     app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });

@@ -72,7 +72,6 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// Forgets all samples, because the source is reading the recording again, and resumes the seek.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
@@ -106,7 +105,6 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Shows the timeline's next sample when it is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -266,7 +264,6 @@ fn pause(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Shows the newest sample. A live screen resumes.
 fn now(app: &mut App) -> Option<Effect> {
     if app.is_live() {
         app.playback.is_paused = false;

@@ -33,7 +33,6 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         _ => return None,
     };
     let length = prompt.text.len();
-    let mut is_changed = false;
     match (control, key.code) {
         (Some('c'), _) | (None, KeyCode::Esc) => {
             app.mode = Mode::Main;
@@ -44,22 +43,21 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
             // F3 with an empty prompt repeats the previous search.
             if prompt.text.is_empty() {
-                prompt.recall(&app.prompt_history, 1);
+                prompt.text.clone_from(&app.searched);
+                prompt.cursor = prompt.text.len();
             }
             let is_back = key.modifiers.contains(KeyModifiers::SHIFT);
             jump(&mut prompt, app, if is_back { -1 } else { 1 });
             app.mode = Mode::Prompt(prompt);
             return Some(Effect::Draw);
         }
-        (None, KeyCode::Up) => is_changed = prompt.recall(&app.prompt_history, 1),
-        (None, KeyCode::Down) => is_changed = prompt.recall(&app.prompt_history, -1),
         (control, code) => {
             if !prompt.edit(control, code) {
                 return None;
             }
         }
     }
-    if is_changed || prompt.text.len() != length {
+    if prompt.text.len() != length {
         apply(&mut prompt, app);
     }
     app.mode = Mode::Prompt(prompt);
@@ -141,7 +139,6 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     }
 }
 
-/// Selects the row that was selected when the prompt was opened, or the first row.
 fn restore_selection(prompt: &Prompt, app: &mut App) {
     if prompt.selected.is_none() {
         app.select(0);
@@ -190,7 +187,9 @@ fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     match result {
         Ok(effect) => {
             app.mode = Mode::Main;
-            app.prompt_history.add(prompt.purpose, &prompt.text);
+            if prompt.purpose == Purpose::Search {
+                app.searched = prompt.text;
+            }
             effect.or(Some(Effect::Draw))
         }
         Err(error) => {

@@ -1,7 +1,7 @@
-//! The first line: host, reclaimable memory, versions and source, with the clock on the right. A second line shows the
-//! load of the host.
+//! The first line: host, reclaimable and free memory, versions and source, with the clock on the right. A second line
+//! shows the load of the host.
 //!
-//! The clock and the reclaimable memory are shortened to fit. The host's name is dropped first.
+//! The clock and the memory are shortened to fit. The host's name is dropped first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,7 +11,8 @@ use super::line_writer::LineWriter;
 use crate::model::field::gpu::FillLevel;
 use crate::model::reclaimable::Headline;
 use crate::model::{Reclaimable, Snapshot};
-use crate::units::Span;
+use crate::report::gpus::free_gpus;
+use crate::units::{GIB, Span};
 use crate::watch::gpus::used_of_total;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
@@ -22,6 +23,11 @@ use crate::watch::view_model::percent;
 /// Typical width of a host's name, with the blanks after it.
 const HOST: u16 = 9;
 const REPLAY: u16 = 10;
+/// Typical width of the free memory with two GPUs, which takes precedence over the date and over details of the
+/// reclaimable memory.
+const FREE: u16 = 30;
+/// Width of `reclaimable: not known`, with the blanks after it.
+const NOT_KNOWN: u16 = 24;
 
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (right, right_style) = clock(app, styles, area.width);
@@ -53,9 +59,11 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     if let Some(host) = host.filter(|host| columns(host) + reserved <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
-    if draw_headline(app, styles, &mut writer) {
-        writer.skip(2);
-    }
+    let separator = match draw_headline(app, styles, &mut writer) {
+        true => Headline::separator(app.setup.ascii),
+        false => "",
+    };
+    draw_free(&screenful.snapshot, separator, styles, &mut writer);
     let parts: [(&str, Option<&str>, Style); 3] = [
         ("gpumem ", Some(app.setup.version), styles.plain()),
         ("driver ", driver.version.as_deref(), styles.plain()),
@@ -106,8 +114,13 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
         None => live(app, styles),
         Some(_) => replay(app, styles),
     };
-    let badge = if app.setup.replay.is_some() { REPLAY } else { 0 };
-    let room = width.saturating_sub(HOST + badge + headline_min(app) + 1);
+    let beside = match &app.setup.replay {
+        Some(_) => REPLAY,
+        None if app.screenful.is_none() || style != styles.plain() => 0,
+        None if has_waste(app) => FREE,
+        None => FREE + NOT_KNOWN,
+    };
+    let room = width.saturating_sub(HOST + beside + headline_min(app) + 1);
     let text = texts.iter().find(|text| columns(text) <= room).or(texts.last());
     (text.cloned().unwrap_or_default(), style)
 }
@@ -147,11 +160,11 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
         let texts = vec![text(&long), format!("none since {time}")];
         return (texts, styles.alarm());
     }
-    let state = match app.late_seconds() {
-        Some(age) => format!("{} ago", span(age)),
-        None => format!("every {}", Span(app.playback.interval)),
+    let (state, brief) = match app.late_seconds() {
+        Some(age) => (format!("{} ago", span(age)), format!("{time}, {} ago", span(age))),
+        None => (format!("every {}", Span(app.playback.interval)), short.clone()),
     };
-    (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
+    (vec![format!("{long}, {state}"), format!("{short}, {state}"), brief, time], styles.plain())
 }
 
 /// Returns the seconds since a GPU last answered, or `None` if a GPU answers or there are no GPUs. New samples still
@@ -194,6 +207,7 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
         format!("{long}{read}, {shown}"),
         format!("{time}, {shown}"),
         format!("{time} {state}"),
+        time,
     ];
     (texts, style)
 }
@@ -211,11 +225,14 @@ pub fn headline_min(app: &App) -> u16 {
     if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes the longest headline that fits. Returns false if none fits.
-pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
-    let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
-        return false;
-    };
+/// Writes the longest headline that fits beside the free memory. If none fits, reclaimable memory is more important.
+/// Returns false if nothing was written.
+fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
+    let room = writer.room();
+    let within = |room| headline_within(app, styles, room);
+    let headline = within(room.saturating_sub(FREE));
+    let headline = headline.or_else(|| within(room).filter(|_| has_waste(app)));
+    let Some((headline, style)) = headline else { return false };
     writer.text(&headline.found, style);
     if let Some(suspected) = &headline.suspected {
         if !headline.found.is_empty() {
@@ -225,6 +242,29 @@ pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> 
         writer.text(suspected, styles.suspected());
     }
     true
+}
+
+/// Writes the free memory and the GPUs with most of it, such as `free 394 GiB: GPU 6 79, 2 58 …`.
+fn draw_free(snapshot: &Snapshot, separator: &str, styles: Styles, writer: &mut LineWriter<'_>) {
+    let free = free_gpus(snapshot);
+    let total = free.iter().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+    let sum = format!("free {} GiB", total / GIB);
+    if free.is_empty() || columns(separator) + columns(&sum) > writer.room() {
+        writer.skip(2);
+        return;
+    }
+    writer.text(separator, styles.faint()).text(&sum, styles.plain());
+    let named = free.iter().filter(|(bytes, _)| *bytes >= GIB && snapshot.gpus.len() > 1);
+    for (at, (bytes, index)) in named.enumerate() {
+        let (start, rest) = if at == 0 { (": GPU ", "") } else { (", ", "…") };
+        let text = format!("{start}{index} {}", bytes / GIB);
+        if columns(&text) + 2 > writer.room() {
+            writer.skip(1).text(rest, styles.faint());
+            break;
+        }
+        writer.text(&text, styles.plain());
+    }
+    writer.skip(2);
 }
 
 pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {

@@ -46,7 +46,6 @@ mod tests {
     use super::*;
     use crate::model::field::selectable;
     use crate::watch::keys::GROUPS;
-    use crate::watch::layout::FOLDS;
     use crate::watch::layout::help::{FILTER, MARKS, MOUSE, last_line};
     use crate::watch::memory_shares::MemoryShare;
     use crate::watch::testing::lines;
@@ -92,7 +91,6 @@ mod tests {
                 &MemoryShare::ALL.map(|share| (share.glyph(), share.meaning())),
                 &FILTER,
                 &MOUSE,
-                &FOLDS,
                 &selectable().map(|field| (field.example, field.meaning)).collect::<Vec<_>>(),
             ]
             .concat()

@@ -29,7 +29,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
         LineWriter::new(canvas, area, 0).text(&text, styles.caution());
     }
     let mut writer = write(&shown(app, Some(layout), area.width), styles, area, canvas);
-    writer.at_end(&after(app, Some(layout), area.width), styles.faint());
+    writer.at_end(&after(app, Some(layout)), styles.faint());
 }
 
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {

@@ -20,9 +20,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let are_findings = are_shown(app);
     let wanted =
         app.screenful.as_ref().map(|screenful| lines_wanted(screenful, app.alarms().len()));
-    let is_empty = are_findings && wanted == Some(0);
     // A panel without content has only its title.
-    if area.height >= 4 || is_empty {
+    let has_title = match wanted.filter(|_| are_findings) {
+        Some((0, notes)) => notes == 0 || area.height > 1,
+        _ => area.height >= 4,
+    };
+    if has_title {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
             Focus::Table => styles.heading(),

@@ -125,32 +125,6 @@ fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
 }
 
 #[test]
-fn previous_filters_are_recalled() {
-    let mut app = app();
-    for line in ["/ann<Enter>", "/bob<Enter>", "/bob<Enter>"] {
-        keys(&mut app, line);
-        app.choose(|choice| choice.filter = None);
-    }
-    keys(&mut app, "/ha");
-    for (key, expected) in [
-        ("<Down>", "ha|"),
-        ("<Up>", "bob|"),
-        ("<Up>", "ann|"),
-        ("<Up>", "ann|"),
-        ("<Down>", "bob|"),
-        ("<Down>", "ha|"),
-    ] {
-        keys(&mut app, key);
-        assert_eq!(line(&app), expected, "{key}");
-    }
-    keys(&mut app, "<Up>");
-    assert_eq!(filter(&app), "bob");
-    // Times have a separate history.
-    keys(&mut app, "<Esc>@<Up>");
-    assert_eq!(line(&app), "|");
-}
-
-#[test]
 fn pasted_text_is_inserted_and_never_acts_as_keys() {
     let paste = |app: &mut App, text: &str| update(app, Event::Paste(text.to_owned()));
     let mut app = app();

@@ -19,7 +19,6 @@ use crate::reclaim::{Outcome, Target};
 use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{self, Context, GROUPS};
-use crate::watch::layout::Form;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
@@ -35,7 +34,6 @@ const ROUNDS_FOR_ALL: u64 = 480;
 /// Keys at the start of most runs, which lead to states that random keys rarely reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
-const FORMS: [Option<Form>; 4] = [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
 
 #[test]
 fn random_events_never_break_the_screen() {
@@ -189,7 +187,7 @@ impl Run {
         }
     }
 
-    fn states(&self) -> [(&'static str, bool); 32] {
+    fn states(&self) -> [(&'static str, bool); 31] {
         let app = &self.app;
         let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
         let answer = dialog.as_ref().map(|dialog| &dialog.answer);
@@ -237,7 +235,6 @@ impl Run {
             ("seeking", app.playback.is_seeking()),
             ("end", app.end.is_some()),
             ("recording", app.setup.replay.is_some()),
-            ("cells", app.form == Some(Form::Cells)),
         ]
     }
 
@@ -317,7 +314,7 @@ impl Run {
         }
     }
 
-    /// Shows values that no rule produces, in every form of the GPU panel.
+    /// Shows values that no rule produces.
     fn show_impossible_values(&mut self, dice: &mut Dice) {
         let mut snapshot = dice.snapshot();
         snapshot.time = Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64);
@@ -340,11 +337,8 @@ impl Run {
         self.app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         }));
-        for form in FORMS {
-            self.app.form = form;
-            self.draw();
-            press(&mut self.app, key(dice).code);
-        }
+        self.draw();
+        press(&mut self.app, key(dice).code);
     }
 
     fn sample(&self) -> Event {

@@ -6,7 +6,6 @@ use crate::reclaim::target::Step;
 use crate::reclaim::worker::{PlanRequest, PlanScope};
 use crate::watch::column::Columns;
 use crate::watch::keys::{Context, GROUPS, KeyAction};
-use crate::watch::layout::Form;
 use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
@@ -193,7 +192,6 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::OnlyFindings => {
             ("", |app, _| app.table.choice.only_findings && app.table.listing.lines.len() == 1)
         }
-        KeyAction::HideSmall => ("", |app, _| app.table.choice.hide_small),
         KeyAction::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
         KeyAction::SortLeft => ("", |app, _| is_sorted_by(app, Column::Memory.step(-1))),
         KeyAction::SortRight => ("", |app, _| is_sorted_by(app, Column::Memory.step(1))),
@@ -219,7 +217,6 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::WidenCharts | KeyAction::NarrowCharts => {
             ("", |app, _| note(app).starts_with("no charts beside"))
         }
-        KeyAction::NextForm => ("", |app, _| app.form == Form::after(None)),
         KeyAction::Hosts => {
             ("", |app, _| app.note.as_deref().is_some_and(|note| note.contains("--host")))
         }

@@ -5,8 +5,6 @@ use crate::units::GIB;
 use crate::watch::charts::{self, Charted};
 use crate::watch::layout::Form;
 
-const FORMS: [Option<Form>; 4] = [None, Some(Form::Lines), Some(Form::Cells), Some(Form::Totals)];
-
 /// Shows nine minutes of samples with a gap of two minutes. Memory grows, and utilization varies.
 pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = showing(snapshot.clone(), columns, rows);
@@ -51,34 +49,30 @@ fn gpus_with_a_history() {
 fn hit_returns_the_gpu_at_a_position() {
     for (columns, rows) in SIZES {
         for count in [0, 1, 3, 8, 64] {
-            for form in FORMS {
-                let mut snapshot = sample::snapshot(count, 1);
-                if count > 1 {
-                    sample::divide(&mut snapshot, 1);
-                }
-                let mut app = showing(snapshot, columns, rows);
-                app.form = form;
-                let layout = app.layout().unwrap();
-                let area = layout.gpus;
-                let mut hits = std::collections::BTreeSet::new();
-                for y in 0..rows {
-                    for x in 0..columns {
-                        let found = crate::watch::gpus::hit(&app, &layout, x, y);
-                        let at = ratatui::layout::Position { x, y };
-                        let is_inside = area.contains(at) || layout.charts.contains(at);
-                        assert!(found.is_none() || is_inside && found < Some(count));
-                        hits.extend(found);
-                    }
-                }
-                let charts = charts::shown(&app, &layout);
-                let has_charts =
-                    charts.iter().any(|(_, charted)| matches!(charted, Charted::Gpu(_)));
-                let all = match layout.gpu_form {
-                    Form::Totals if !has_charts => 0,
-                    _ => count as usize,
-                };
-                assert_eq!(hits.len(), all, "{layout:?}");
+            let mut snapshot = sample::snapshot(count, 1);
+            if count > 1 {
+                sample::divide(&mut snapshot, 1);
             }
+            let app = showing(snapshot, columns, rows);
+            let layout = app.layout().unwrap();
+            let area = layout.gpus;
+            let mut hits = std::collections::BTreeSet::new();
+            for y in 0..rows {
+                for x in 0..columns {
+                    let found = crate::watch::gpus::hit(&app, &layout, x, y);
+                    let at = ratatui::layout::Position { x, y };
+                    let is_inside = area.contains(at) || layout.charts.contains(at);
+                    assert!(found.is_none() || is_inside && found < Some(count));
+                    hits.extend(found);
+                }
+            }
+            let charts = charts::shown(&app, &layout);
+            let has_charts = charts.iter().any(|(_, charted)| matches!(charted, Charted::Gpu(_)));
+            let all = match layout.gpu_form {
+                Form::Totals if !has_charts => 0,
+                _ => count as usize,
+            };
+            assert_eq!(hits.len(), all, "{layout:?}");
         }
     }
 }

@@ -47,7 +47,7 @@ fn a_finding_replaces_the_suspicion() {
     assert!(screenful.suspects.is_empty());
     let shown = text(&render(&app));
     let first = shown.lines().next().unwrap();
-    let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";
+    let headline = "  3.0 GiB reclaimable: 1 process of 1 user · free ";
     assert!(first.contains(headline), "{first}");
     assert!(shown.contains('■') && !shown.contains('▒'), "{shown}");
 }
