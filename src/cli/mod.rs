@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
     if host::serves_memory(std::env::args_os()) {
         return Exit::Clean.into();
     }
-    if reclaim::park::serves(std::env::args_os()) {
+    if reclaim::park::run_if_requested(std::env::args_os()) {
         return Exit::Clean.into();
     }
     if let Some(words) = complete::requested(std::env::args_os()) {
@@ -106,7 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Reap(args)) => reap::run(&args, global),
         Some(Command::Kill(args)) => reap::kill(args, global),
         Some(Command::Release(args)) => reap::release(args, global),
-        Some(Command::Park(args)) => park::run(&args, global),
+        Some(Command::Park(args)) => park::run(args, global),
         Some(Command::Unpark(args)) => park::unpark(&args, global),
         Some(Command::Run(args)) => run::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),

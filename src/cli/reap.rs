@@ -18,6 +18,7 @@ use super::{print, signals, store, style, terminal_width, unreadable, warn};
 use crate::model::Snapshot;
 use crate::model::json::document;
 use crate::reclaim::ledger::{self, PastAct};
+use crate::reclaim::park::check_parks;
 use crate::reclaim::release::{PlannedTarget, ReleaseOptions, probe_targets};
 use crate::reclaim::{Guard, Target};
 use crate::report::escape::escape;
@@ -61,7 +62,11 @@ pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
     run_at(RefusalPlace::Reap, args, global)
 }
 
-fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
+pub(super) fn run_at(
+    place: RefusalPlace,
+    args: &ReapArgs,
+    global: &Global,
+) -> anyhow::Result<Exit> {
     let mut report = ReapReport { schema: SCHEMA, ..ReapReport::default() };
     let executed = plan_and_act(place, args, global, &mut report);
     if let Err(error) = &executed {
@@ -103,7 +108,11 @@ fn plan_and_act(
 ) -> anyhow::Result<(Execution, bool)> {
     let reader = RefusalReader::new(place);
     let observation = Observation::new(args, global)?;
-    let (plan, guard) = observation.plan(args)?;
+    let (mut plan, guard) = observation.plan(args)?;
+    if observation.live.is_some() && check_parks(&mut plan, &observation.snapshot) > 0 {
+        let version = observation.snapshot.driver.version.as_deref().unwrap_or("unknown");
+        warn(&format!("parking is experimental, and was not verified with driver {version}"));
+    }
     let errors = observation.snapshot.errors.clone();
     *report = ReapReport::new(plan, observation.undecided.clone(), errors);
     report.is_replay = observation.live.is_none();

@@ -53,15 +53,13 @@ pub(super) fn live_options(
 
 pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
     let live = Live::open(live_options(global, interval)?, interval)?;
-    let (mut releases, mut parks) = (store::release_log(), store::park_log());
-    let live = match store::park_log() {
-        Some(mut log) => live.also_showing(move || log.pids()),
-        None => live,
-    };
-    Ok(live.marked_by(move |snapshot| {
+    let (mut releases, parks) = (store::release_log(), store::park_journals());
+    let shown = parks.clone();
+    let mark = move |snapshot: &mut Snapshot| {
         releases.iter_mut().for_each(|log| log.mark(snapshot));
-        parks.iter_mut().for_each(|log| log.mark(snapshot));
-    }))
+        parks.mark(snapshot);
+    };
+    Ok(live.marked_by(move || shown.parked_pids(), mark))
 }
 
 /// Returns whether the snapshot contains no GPU, a stale GPU, or a GPU whose processes are unknown.

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use super::args::{Global, Stored};
 use super::{UsageError, warn};
-use crate::host::{NotOurs, Roots, has_more_rights, prove_directory_ours, prove_leaf_ours};
+use crate::host::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
-use crate::reclaim::park::journal::{Journals, ParkLog};
+use crate::reclaim::park::journal::{Journals, SHARED};
 use crate::reclaim::{ReleaseLog, ledger};
 use crate::recording::RecordingError;
 use crate::recording::store::{Access, LatestSnapshot, Store};
@@ -29,6 +29,7 @@ const SYSTEM_STATE: &str = "/var/lib/gpumem";
 const SYSTEM: &str = "/var/lib/gpumem/store";
 const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
+const PARK: &str = "park";
 /// Minimum length of the history to read, in seconds. Most findings are younger, so the output can show their age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
 /// Additional history in seconds, because the recorder may delete the oldest snapshots before they are read.
@@ -177,21 +178,14 @@ pub(super) fn feed(
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// Returns the state directories with the journals of parked processes. The first is the one to write to. All users can
-/// read root's directory.
-pub(super) fn park_states() -> Option<Vec<PathBuf>> {
-    let own = state().ok()?;
-    let is_chosen = env::var_os("STATE_DIRECTORY").is_some();
-    let system = PathBuf::from(SYSTEM_STATE);
-    let others = (!is_chosen && own != system).then_some(system);
-    Some(std::iter::once(own).chain(others).collect())
-}
-
-/// Returns the journals of parked processes that the caller can read.
-pub(super) fn park_log() -> Option<ParkLog> {
-    let states = park_states()?;
-    let journals = Journals::new(states.iter().map(PathBuf::as_path));
-    Some(ParkLog::new(journals, Roots::default()))
+/// Returns the journals of parked processes. Root creates the shared directory, and other users use it if it exists.
+pub(super) fn park_journals() -> Journals {
+    let own = state().ok();
+    let is_elsewhere =
+        env::var_os("STATE_DIRECTORY").is_some() && own.as_deref() != Some(Path::new(SYSTEM_STATE));
+    let is_usable = rustix::process::geteuid().is_root() || Path::new(SHARED).is_dir();
+    let shared = (is_usable && !is_elsewhere).then(|| PathBuf::from(SHARED));
+    Journals(shared.into_iter().chain(own.map(|own| own.join(PARK))).collect())
 }
 
 /// Returns the caller's audit log, which contains the release requests.

@@ -59,7 +59,7 @@ pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> Ex
     let subject = Subject { input, process: &process, on: &on };
     let (title, mut facts) = subject.about();
     subject.gpus(&mut facts);
-    let steps = steps::of_process(&process, &on, &verdict.findings);
+    let steps = steps::of_process(&process, &on, &verdict.findings, last);
     let mut page = input.page(title, |gpu| gpus.contains(&gpu));
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && gpus.contains(&gpu.index);
     page.notes.extend(last.gpus.iter().filter(is_silent).map(|gpu| {
@@ -388,7 +388,7 @@ impl Subject<'_> {
             return section;
         }
         if let Some(mark) = process.parked() {
-            let (words, pid) = (mark.words(), process.pid);
+            let (words, pid) = (mark.describe(), process.pid);
             section.item("- ", format!("{words}; `gpumem unpark {pid}` restores it"));
         }
         match process.gpu_files.as_deref() {

@@ -5,7 +5,8 @@ use super::page::Section;
 use super::process::OnGpu;
 use crate::advice::{self, AdviceText, Framework};
 use crate::model::finding::Finding;
-use crate::model::{Kind, Process};
+use crate::model::{Kind, Process, Snapshot};
+use crate::reclaim::park::check::is_suggested;
 use crate::units::Bytes;
 
 /// Maximum number of lines of a framework's advice. A command on the page shows the rest.
@@ -63,6 +64,7 @@ pub(super) fn of_process(
     process: &Process,
     gpus: &[OnGpu<'_>],
     findings: &[Finding],
+    snapshot: &Snapshot,
 ) -> Vec<ExplainStep> {
     let active = || findings.iter().filter(|finding| finding.resolved_at.is_none());
     let general = if process.identity().is_certain() {
@@ -90,6 +92,14 @@ pub(super) fn of_process(
     let (mut all, last): (Vec<ExplainStep>, Vec<ExplainStep>) =
         special.partition(|step| step.when == WhenPossible::Now);
     all.extend(general);
+    if active().any(|finding| finding.kind == Kind::Idle) && is_suggested(process, snapshot) {
+        let pid = process.pid;
+        let text = format!(
+            "`gpumem park {pid}` keeps it running and moves its memory to the host, until `gpumem unpark {pid}` \
+            restores it (experimental)"
+        );
+        all.push(plain(WhenPossible::Now, text));
+    }
     all.extend(last);
     let mut steps: Vec<ExplainStep> = Vec::with_capacity(all.len());
     for step in all {

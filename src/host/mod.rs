@@ -99,9 +99,8 @@ pub use owner::reservations::Reservations;
 pub use proc::cmdline::parse_cmdline;
 pub use proc::environ::read_environment;
 pub use proc::guarded::{
-    CheckpointFacts, Guarded, ListedProcess, Ourselves, descends_from, read_all,
-    read_checkpoint_facts, read_guarded, read_ourselves, read_signal_masks, read_state,
-    read_wait_channel,
+    Guarded, ListedProcess, Ourselves, descends_from, read_all, read_checkpoint_facts,
+    read_guarded, read_ourselves, read_signal_masks, read_state, read_wait_channel,
 };
 pub use proc::memory_reader::{read_memory_by_child, serves_memory};
 pub use proc::notebook::parse_kernel;

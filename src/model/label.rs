@@ -191,7 +191,7 @@ impl Snapshot {
     /// be read, leaves out the second part.
     pub fn holding(&self, process: &Process) -> String {
         if let Some(mark) = process.parked() {
-            return mark.words();
+            return mark.describe();
         }
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files

@@ -177,7 +177,7 @@ pub enum ParkState {
 
 impl ParkMark {
     /// Describes the state, for example `parked 38.0 GiB (host memory)`.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self.state {
             ParkState::Running => "restored".to_owned(),
             ParkState::Parked => format!("parked {} (host memory)", Bytes(self.bytes)),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
 use super::ledger::{Actor, Failure, LedgerError, LedgerEvent, LedgerSink};
-use super::park::ParkAnswer;
+use super::park::ParkResult;
 use super::past_acts::PastRelease;
 use super::process_control::{NotOpened, ProcessControl, RequestResult};
 use super::recheck::{Recheck, is_saving};
@@ -357,8 +357,9 @@ impl Act {
             RequestResult::AtWork => Some("it is working".to_owned()),
             RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
             RequestResult::Released(Err(error)) => Some(error.why().to_owned()),
-            RequestResult::Parked(ParkAnswer::Parked { .. }) => None,
-            RequestResult::Parked(answer) => Some(answer.words()),
+            RequestResult::Parked(answer) => {
+                (answer.result != ParkResult::Parked).then(|| answer.text.clone())
+            }
         };
         state.answered = Some(now);
         let Some(deed) = state.pending_request.take() else {

@@ -13,11 +13,12 @@ use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{find_launcher, find_leader};
+use super::park::check::is_suggested;
 use super::policy::{Release, Targets, WORKING_CPU_PERCENT};
 use super::release::{self, ReleaseBy, ReleaseOptions, ReleaseWay};
 use super::select::{MatchedProcess, select_found, select_named};
 use super::step::{self, FamilyInput};
-use super::target::{Because, MemberGpu, ParkWay, Reason, Target, TargetProcess, listed};
+use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
 use crate::advice;
 use crate::host::{Guarded, Roots, UsageReader};
 use crate::model::family::{Family, member};
@@ -340,19 +341,8 @@ impl<'a> Planner<'a> {
             return Err(Why::CannotPark { obstacle: "rules park only notebooks".into() });
         }
         let target = self.new_target(&[matched], &[process], Vec::new())?;
-        let steps = target.members.iter().map(|member| {
-            let jupyter = process.jupyter.as_deref();
-            let way = ParkWay {
-                pid: member.pid,
-                start_ticks: member.start_ticks,
-                uid: member.uid,
-                name: member.name.clone(),
-                notebook: jupyter.and_then(|jupyter| jupyter.notebook_path.clone()),
-                bytes: target.bytes.unwrap_or(0),
-            };
-            step::park::step(way, false)
-        });
-        Ok(Target { steps: steps.collect(), ..target })
+        let step = step::park::step(process, self.input.snapshot, false);
+        Ok(Target { steps: Vec::from_iter(step), ..target })
     }
 
     /// Plans to ask processes to release memory. Each process that can be asked is a target, except that all processes
@@ -452,22 +442,29 @@ impl<'a> Planner<'a> {
             let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
             target.launcher = Some(self.launcher(parent, facts, &target.members, &processes)?);
         }
+        let is_idle = call == Call::Rule
+            && matched
+                .iter()
+                .flat_map(|matched| &matched.findings)
+                .all(|finding| finding.kind == Kind::Idle);
         let (steps, respawn_seconds) = step::steps(&FamilyInput {
             guard,
             target: &target,
             processes: &processes,
             snapshot,
             is_whole,
-            is_idle: call == Call::Rule
-                && matched
-                    .iter()
-                    .flat_map(|matched| &matched.findings)
-                    .all(|finding| finding.kind == Kind::Idle),
+            is_idle,
         });
+        let instead = match &processes[..] {
+            [process] if is_idle && is_suggested(process, snapshot) => {
+                Some(format!("gpumem park {}", process.pid).into())
+            }
+            _ => None,
+        };
         let owner = processes.iter().find_map(|process| advice::owner_of(process, &processes));
         let owner = owner.filter(|_| steps.iter().all(|step| step.advice().is_none()));
         let owner = owner.map(|owner| owner.line.into());
-        Ok(Target { owner, steps, respawn_seconds, ..target })
+        Ok(Target { owner, steps, respawn_seconds, instead, ..target })
     }
 
     /// Returns the launcher of a run, or the reason why it is protected.
@@ -546,6 +543,7 @@ impl<'a> Planner<'a> {
             steps: Vec::new(),
             respawn_seconds: 0.0,
             used_at_plan: None,
+            instead: None,
         })
     }
 

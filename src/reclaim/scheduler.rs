@@ -9,7 +9,7 @@ mod notices;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub use self::notices::Notice;
+pub use self::notices::{Notice, no_room_json};
 use crate::config::reap::{ReapConfig, Response};
 use crate::host::{JobUsage, JobWork};
 use crate::model::finding::{Finding, FindingProcess, Severity};

@@ -44,6 +44,9 @@ pub struct Target {
     /// The job's usage when the plan was made or the last warning was sent. Later work cancels the act.
     #[serde(skip)]
     pub used_at_plan: Option<Arc<JobUsage>>,
+    /// Command that keeps an idle notebook and moves its memory to the host; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Arc<str>>,
 }
 
 impl Target {
@@ -80,7 +83,7 @@ impl Target {
     }
 
     pub fn is_park(&self) -> bool {
-        self.steps.iter().all(|step| matches!(step, Step::Park { to_end: false, .. }))
+        matches!(self.steps[..], [Step::Park { to_end: false, .. }])
     }
 
     /// Whether a step sends a request. Only one act at a time can wait for an answer.
@@ -220,12 +223,9 @@ pub enum Step {
     /// Move the GPU memory of a process to host memory. The process keeps running.
     Park {
         /// The process.
-        #[serde(flatten)]
-        way: ParkWay,
+        process: ProcessToPark,
         /// Whether later steps end the process, which must be parked first because it was once restored.
         to_end: bool,
-        /// How long to wait, in seconds.
-        grace_seconds: f64,
     },
     /// Ask the notebook server to shut the kernel down.
     ShutKernel {
@@ -252,7 +252,7 @@ pub enum Step {
 
 /// A process whose GPU memory can be moved to host memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct ParkWay {
+pub struct ProcessToPark {
     /// Process ID.
     pub pid: u32,
     /// Start time in clock ticks since boot.
@@ -265,6 +265,8 @@ pub struct ParkWay {
     pub notebook: Option<Arc<str>>,
     /// Memory that NVML lists for the process, in bytes.
     pub bytes: u64,
+    /// Whether the process can be asked to release memory first.
+    pub has_release: bool,
 }
 
 /// A notebook kernel and its server.
@@ -352,7 +354,7 @@ pub enum Request {
         options: ReleaseOptions,
     },
     Park {
-        way: ParkWay,
+        process: ProcessToPark,
         to_end: bool,
     },
     ShutKernel {

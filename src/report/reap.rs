@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::check::undecided_line;
 use super::escape::{escape, fit};
-use super::refusal::{self, RefusalReader, protected, refusal};
+use super::refusal::{self, RefusalPlace, RefusalReader, protected, refusal};
 use super::style::Style;
 use crate::advice;
 use crate::model::finding::Undecided;
@@ -170,15 +170,21 @@ fn write_plan(
     }
     let (advised, others): (Vec<&Target>, Vec<&Target>) =
         report.targets.iter().map(|planned| &planned.target).partition(|target| target.is_advice());
-    let (asked, ended): (Vec<&Target>, Vec<&Target>) =
+    let (asked, others): (Vec<&Target>, Vec<&Target>) =
         others.into_iter().partition(|target| target.is_release());
+    let (parked, ended): (Vec<&Target>, Vec<&Target>) =
+        others.into_iter().partition(|target| target.is_park());
     let mut words = Vec::new();
     if !asked.is_empty() {
         words.push(format!("will ask {} to release memory", count(&asked)));
     }
-    match (ended.len(), advised.len() + asked.len()) {
+    if !parked.is_empty() {
+        words.push(format!("will park {}", count(&parked)));
+    }
+    match (ended.len(), advised.len() + asked.len() + parked.len()) {
+        (0, 0) if reader.place == RefusalPlace::Release => words.push("nothing to park".to_owned()),
         (0, 0) => words.push("nothing to kill".to_owned()),
-        (0, _) if asked.is_empty() => words.push("nothing for gpumem to kill".to_owned()),
+        (0, _) if words.is_empty() => words.push("nothing for gpumem to kill".to_owned()),
         (0, _) => {}
         (_, _) => {
             words.push(format!("will kill {}; should free {}", count(&ended), expected(&ended)));
@@ -256,15 +262,21 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
 
 /// Formats the question that asks the user to confirm the plan.
 pub fn question(targets: &[&Target]) -> String {
-    let (asked, ended): (Vec<&Target>, Vec<&Target>) =
+    let (asked, others): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());
-    let ask = || format!("ask {} to release memory", count(&asked));
-    let kill = || format!("ill {} to free {}", count(&ended), expected(&ended));
-    match (asked.is_empty(), ended.is_empty()) {
-        (true, _) => format!("K{}?", kill()),
-        (false, true) => format!("A{}?", &ask()[1..]),
-        (false, false) => format!("K{}, and {}?", kill(), ask()),
+    let (parked, ended): (Vec<&Target>, Vec<&Target>) =
+        others.into_iter().partition(|target| target.is_park());
+    let phrases = [
+        (&ended, format!("kill {} to free {}", count(&ended), expected(&ended))),
+        (&asked, format!("ask {} to release memory", count(&asked))),
+        (&parked, format!("park {}", count(&parked))),
+    ];
+    let phrases = phrases.into_iter().filter(|(targets, _)| !targets.is_empty());
+    let mut question = phrases.map(|(_, phrase)| phrase).collect::<Vec<_>>().join(", and ") + "?";
+    if let Some(first) = question.get_mut(..1) {
+        first.make_ascii_uppercase();
     }
+    question
 }
 
 /// Formats the number of processes that receive a signal or request, and the number of jobs if it differs.
@@ -346,7 +358,14 @@ fn write_target(
     if let Some(owner) = &target.owner {
         writeln!(out, "    first: {}", escape(owner))?;
     }
+    let first_end = target.steps.iter().position(Step::ends_processes);
     for (at, step) in target.steps.iter().enumerate() {
+        if let Some(command) = target.instead.as_ref().filter(|_| first_end == Some(at)) {
+            writeln!(
+                out,
+                "    or `{command}`: keep it, with its memory on the host (experimental)"
+            )?;
+        }
         writeln!(out, "    {}. {}", at + 1, step_text(step, target, reader))?;
     }
     Ok(())
@@ -460,7 +479,6 @@ mod tests {
     use crate::reclaim::guard::Protection;
     use crate::reclaim::plan::{Plan, Why};
     use crate::reclaim::target::{Because, MemberGpu};
-    use crate::report::refusal::RefusalPlace;
     use crate::watch::sample;
 
     const READER: RefusalReader = RefusalReader { place: RefusalPlace::Reap, is_root: true };

@@ -24,8 +24,6 @@ use crate::units::MIB;
 /// Minimum growth of unattributed memory that triggers a search of all processes.
 const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
-type Marks = Box<dyn FnMut(&mut Snapshot) + Send>;
-
 pub struct Live {
     nvml: Nvml,
     processes: Processes,
@@ -44,21 +42,25 @@ pub struct Live {
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
-    shown: Option<Box<dyn FnMut() -> Vec<u32> + Send>>,
     named: NamedPids,
     ticks_per_second: u64,
     gpus_only: bool,
 }
 
-impl Live {
-    /// Calls `marks` for each snapshot, for example to add what gpumem did to its processes. `marks` must be fast.
-    pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
-        Self { marks: Some(Box::new(marks)), ..self }
-    }
+struct Marks {
+    shown: Box<dyn FnMut() -> Vec<u32> + Send>,
+    mark: Box<dyn FnMut(&mut Snapshot) + Send>,
+}
 
-    /// Also shows the processes whose pids `shown` returns, although they hold no GPU. `shown` must be fast.
-    pub fn also_showing(self, shown: impl FnMut() -> Vec<u32> + Send + 'static) -> Self {
-        Self { shown: Some(Box::new(shown)), ..self }
+impl Live {
+    /// Also shows the processes whose pids `shown` returns, although they hold no GPU, and calls `mark` for each
+    /// snapshot to add what gpumem did to its processes. Both must be fast.
+    pub fn marked_by(
+        self,
+        shown: impl FnMut() -> Vec<u32> + Send + 'static,
+        mark: impl FnMut(&mut Snapshot) + Send + 'static,
+    ) -> Self {
+        Self { marks: Some(Marks { shown: Box::new(shown), mark: Box::new(mark) }), ..self }
     }
 
     pub fn open(options: nvml::NvmlOptions, interval: Duration) -> Result<Self, SourceError> {
@@ -87,7 +89,6 @@ impl Live {
             opened: (wall_clock(), host::read_clocks()),
             timer: SampleTimer::new(interval, Instant::now()),
             marks: None,
-            shown: None,
             named: NamedPids::default(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
             gpus_only: false,
@@ -135,7 +136,7 @@ impl Live {
             self.add_processes(&mut snapshot);
         }
         snapshot.host = self.host.clone();
-        if let Some(mark) = &mut self.marks {
+        if let Some(Marks { mark, .. }) = &mut self.marks {
             mark(&mut snapshot);
         }
         snapshot
@@ -171,7 +172,7 @@ impl Live {
         listed.sort_unstable();
         listed.dedup();
         let is_listed = |pid: u32| listed.binary_search(&pid).is_ok();
-        let shown = self.shown.as_mut().map(|pids| pids()).unwrap_or_default();
+        let shown = self.marks.as_mut().map(|marks| (marks.shown)()).unwrap_or_default();
         let mut hidden = [self.holders.pids(), shown.clone()].concat();
         hidden.sort_unstable();
         hidden.dedup();

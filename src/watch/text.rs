@@ -88,10 +88,10 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
-        return if columns(&evidence) + COMMAND_BESIDE <= width {
-            evidence
-        } else {
-            "[unlisted] ".to_owned()
+        return match subject.process {
+            _ if columns(&evidence) + COMMAND_BESIDE <= width => evidence,
+            Ok(process) if process.parked().is_some() => "[parked] ".to_owned(),
+            _ => "[unlisted] ".to_owned(),
         };
     }
     let role = subject.mps_role();

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 from advice import ADVICE, MOCK_ADVICE
@@ -532,6 +533,64 @@ def parking():
                 # gpumem parks a restored process again before it kills it.
                 done = gpumem("kill", "--yes", str(program.pid))
                 row(f"{kind}: kill", "exit 0", f"exit {done.returncode}: {done.stdout}{done.stderr}", done.returncode == 0)
+    with part("notebook"):
+        notebook()
+
+
+def notebook():
+    """A cell that runs while its notebook is parked must finish after `unpark --watch` has restored the notebook."""
+    if IS_MOCK:
+        raise Skip("a kernel needs a GPU")
+    try:
+        from jupyter_client import BlockingKernelClient
+        from jupyter_core.paths import jupyter_runtime_dir
+    except ImportError as error:
+        raise Skip(str(error)) from error
+    folder = WORK / "notebooks"
+    folder.mkdir(exist_ok=True)
+    command = ["-m", "jupyter_server", "--allow-root", "--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
+    server = subprocess.Popen([sys.executable, *command], cwd=folder, stdin=subprocess.DEVNULL)
+    runtime, pid, watcher = Path(jupyter_runtime_dir()), None, None
+    try:
+        wait(lambda: (runtime / f"jpserver-{server.pid}.json").exists(), 30)
+        url = json.loads((runtime / f"jpserver-{server.pid}.json").read_text())["url"]
+        session = {"path": "park.ipynb", "name": "park", "type": "notebook", "kernel": {"name": "python3"}}
+        headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}api/sessions", json.dumps(session).encode(), headers)
+        kernel = json.load(urllib.request.urlopen(request))["kernel"]["id"]
+        client = BlockingKernelClient(connection_file=str(runtime / f"kernel-{kernel}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(30)
+        cell = "import os, torch; x = torch.arange(1 << 28, device='cuda'); torch.cuda.synchronize()"
+        pid = int(evaluate(client, cell, "os.getpid()"))
+        total = evaluate(client, "total = int(x.sum())", "total")
+        time.sleep(3)
+        parked = gpumem("park", "--yes", "park.ipynb")
+        listed = nvml.listed(pid)
+        observed = f"exit {parked.returncode}, {mib(listed)} listed: {parked.stdout}{parked.stderr}"
+        if not row("notebook: park", "exit 0, nothing listed", observed, parked.returncode == 0 and not listed):
+            return
+        watcher = subprocess.Popen([BINARY, "unpark", "--watch"], stdin=subprocess.DEVNULL)
+        begin = time.perf_counter()
+        after = evaluate(client, "total = int(x.sum())", "total")
+        seconds = round(time.perf_counter() - begin, 1)
+        row("notebook: a cell run while parked", f"{total}", f"{after} after {seconds} s", after == total)
+    finally:
+        if watcher:
+            watcher.terminate()
+        if pid:
+            done = gpumem("kill", "--yes", str(pid))
+            row("notebook: kill", "exit 0", f"exit {done.returncode}: {done.stdout}", done.returncode == 0)
+        server.terminate()
+
+
+def evaluate(client, code, expression):
+    reply = client.execute(code, user_expressions={"value": expression}, reply=True, timeout=120)
+    content = reply["content"]
+    if content["status"] != "ok":
+        raise RuntimeError(f"{content.get('ename')}: {content.get('evalue')}")
+    return content["user_expressions"]["value"]["data"]["text/plain"]
 
 
 def cycles(kind, program, start):

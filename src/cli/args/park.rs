@@ -59,8 +59,8 @@ pub struct UnparkArgs {
 
     /// Run until a signal, and restore each parked notebook when it runs a cell
     ///
-    /// Where too little memory is free, says who holds it, and waits. For other processes, gpumem cannot tell that they
-    /// need the GPU.
+    /// If too little memory is free, prints who holds it, and waits. gpumem cannot tell that another process needs the
+    /// GPU. `gpumem reap --watch` does the same.
     #[arg(long, conflicts_with_all = ["target", "wait_free"])]
     pub watch: bool,
 

@@ -24,14 +24,16 @@ use super::observe::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
 use crate::cli::record::{self, Recording};
-use crate::cli::{config, live, signals, store, unreadable, warn};
+use crate::cli::{config, live, park, signals, store, unreadable, warn};
 use crate::config::Config;
 use crate::config::reap::Response;
 use crate::deadline::Deadline;
+use crate::host::{Roots, read_host};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger;
+use crate::reclaim::park::journal::ParkRecord;
 use crate::reclaim::prepare::{PlanSource, plan_live};
-use crate::reclaim::scheduler::{Notice, ReapScheduler, System};
+use crate::reclaim::scheduler::{Notice, ReapScheduler, System, no_room_json};
 use crate::reclaim::{Guard, Plan, Policy, Targets, Tools, Warnings};
 use crate::report::escape::command_line;
 use crate::rules::Engine;
@@ -78,6 +80,8 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     spawn("notifying", move || {
         send_notices(&notices_to_send, &results);
     })?;
+    let restoring = global.clone();
+    spawn("restoring", move || restore_notebooks(&restoring))?;
     let sampling = events.clone();
     // A watchdog notification requires a sample, so samples must be at least as frequent as notifications.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
@@ -179,6 +183,27 @@ fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
         if events.send(ServiceEvent::Delivered(Box::new(notice), result)).is_err() {
             return;
         }
+    }
+}
+
+/// Restores parked notebooks that run a cell. If there is no room, runs the notify command.
+fn restore_notebooks(global: &Global) {
+    let tell_owner = |record: &ParkRecord, why: &str| {
+        let host = read_host(&Roots::default()).hostname;
+        let notice = no_room_json(record, host.as_deref(), why);
+        let notify = config::load_to_act(global).map(|config| config.reap.notify);
+        let command = notify.unwrap_or_default();
+        if !command.is_empty()
+            && let Err(error) = notify_command::run(&command, &notice, notify_command::DEADLINE)
+        {
+            warn(&format!("{}: the owner was not notified: {error:#}", record.process.pid));
+        }
+    };
+    loop {
+        if let Err(error) = park::restore_busy_notebooks(global, tell_owner) {
+            warn(&format!("parked notebooks are not restored: {error:#}; retrying"));
+        }
+        thread::sleep(LAST_PAUSE);
     }
 }
 

@@ -44,6 +44,8 @@ const LEVELS: [(&str, &str); 2] = [(".", "dma_mask_bits"), ("device", "consisten
 /// What `gpumem unpark` locks while it checks the free memory of a GPU and restores a process on it, relative to the
 /// GPU's folder.
 const RESTORE: &str = "class";
+/// Maximum time to wait for the checks of other parks.
+const PARKS: Duration = Duration::from_secs(10);
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
@@ -238,6 +240,20 @@ impl Claims {
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(CannotClaim::new(gpu, &path, errno)),
         }
+    }
+
+    /// Locks the machine against other parks, which would count on the same host memory. Their checks take less than a
+    /// second.
+    pub fn lock_parks(&self) -> rustix::io::Result<OwnedFd> {
+        let file = open_file(&self.folder)?;
+        let end = Instant::now() + PARKS;
+        while let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != Errno::WOULDBLOCK || Instant::now() > end {
+                return Err(errno);
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(file)
     }
 
     /// Returns the GPU's folder, or a path that does not exist if the bus address is unknown.

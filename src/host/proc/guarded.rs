@@ -244,40 +244,16 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// Variables that make the driver load a profiler or debugger into a CUDA program.
-const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CheckpointFacts {
-    pub tracer: u32,
-    pub mapped: Vec<String>,
-    pub injection: Option<&'static str>,
-}
-
-pub fn read_checkpoint_facts(roots: &Roots, pid: u32) -> Option<CheckpointFacts> {
+/// Reads the pid of the debugger that traces a process, which is 0 if there is none, and the paths of the mapped files.
+/// Returns `None` if one of them cannot be read.
+pub fn read_checkpoint_facts(roots: &Roots, pid: u32) -> Option<(u32, Vec<String>)> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let tracer = read_status(&folder, &mut Vec::new()).ok()?.tracer?;
-    let [_, environment, maps] = folder.read_memory([0, ENVIRON_BYTES, MAPS_BYTES]);
-    let (environment, maps) = (environment.ok()?, maps.ok()?);
+    let [_, _, maps] = folder.read_memory([0, 0, MAPS_BYTES]);
     // A list that reaches the limit may be incomplete.
-    if maps.len() >= MAPS_BYTES || environment.len() >= ENVIRON_BYTES {
-        return None;
-    }
-    let lines = maps.split(|&byte| byte == b'\n');
-    let paths = lines.filter_map(mapped_path);
-    let mut mapped: Vec<String> =
-        paths.map(|path| String::from_utf8_lossy(path).into_owned()).collect();
-    mapped.sort_unstable();
-    mapped.dedup();
-    let is_set = |name: &&str| {
-        let mut variables = environment.split(|&byte| byte == 0);
-        variables.any(|variable| {
-            variable
-                .strip_prefix(name.as_bytes())
-                .is_some_and(|rest| rest.len() > 1 && rest[0] == b'=')
-        })
-    };
-    Some(CheckpointFacts { tracer, mapped, injection: INJECTIONS.into_iter().find(is_set) })
+    let maps = maps.ok().filter(|maps| maps.len() < MAPS_BYTES)?;
+    let paths = maps.split(|&byte| byte == b'\n').filter_map(mapped_path);
+    Some((tracer, paths.map(|path| String::from_utf8_lossy(path).into_owned()).collect()))
 }
 
 #[cfg(test)]
@@ -383,10 +359,11 @@ mod tests {
 
     #[test]
     fn the_current_process_is_not_traced_and_has_mapped_its_program() {
-        let facts = read_checkpoint_facts(&Roots::default(), std::process::id()).unwrap();
+        let (tracer, mapped) =
+            read_checkpoint_facts(&Roots::default(), std::process::id()).unwrap();
         let program = std::env::current_exe().unwrap().canonicalize().unwrap();
-        assert!(facts.mapped.contains(&program.display().to_string()), "{facts:?}");
-        assert_eq!((facts.tracer, facts.injection), (0, None));
+        assert!(mapped.contains(&program.display().to_string()), "{mapped:?}");
+        assert_eq!(tracer, 0);
         assert_eq!(read_checkpoint_facts(&Roots::default(), u32::MAX), None);
     }
 }

@@ -5,10 +5,10 @@
 
 use std::fs;
 
+use super::ParkSettings;
 use super::journal::{ParkRecord, ParkedGpu};
 use crate::host::{
-    CheckpointFacts, Roots, read_certain_memory, read_checkpoint_facts, read_mps_daemons,
-    read_rights,
+    Roots, read_certain_memory, read_checkpoint_facts, read_mps_daemons, read_rights,
 };
 use crate::model::family::{families, member};
 use crate::model::process::ParkState;
@@ -26,6 +26,8 @@ const MARGIN_BYTES: u64 = GIB;
 /// Parts of the paths of mapped files that show a profiler or debugger.
 const PROFILERS: [&str; 4] =
     ["libToolsInjection", "libTreeLauncher", "libcudadebugger", "cuda-gdb"];
+/// Variables that make the driver load a profiler or debugger into a CUDA program.
+const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 /// The profiling interface. PyTorch, JAX and TensorFlow load it without using it.
 const CUPTI: &str = "/libcupti.so";
 /// Beginnings of the paths of mapped files that processes of one job share.
@@ -36,54 +38,68 @@ const RUN_SIZES: [&str; 4] =
 /// Devices that exist only in confidential virtual machines. Confidential computing on a GPU requires one.
 const CONFIDENTIAL: [&str; 3] = ["sev-guest", "tdx_guest", "tdx-guest"];
 
-#[derive(Clone, Copy, Debug)]
-pub struct ParkCheck<'a> {
-    pub roots: &'a Roots,
-    pub snapshot: &'a Snapshot,
-    pub pid: u32,
+/// Returns the reasons why a process cannot be parked. If there are none, it can. A process that is parked to be ended
+/// may be working.
+pub fn find_obstacles(
+    settings: &ParkSettings,
+    snapshot: &Snapshot,
+    pid: u32,
+    is_ending: bool,
+) -> Vec<String> {
+    let records = settings.journals.read().into_iter();
+    let records = records.map(|record| record.corrected(snapshot)).collect();
+    let check = ParkCheck {
+        roots: Roots::default(),
+        snapshot,
+        pid,
+        records,
+        most_bytes: settings.most_bytes,
+    };
+    let mut found = check.obstacles();
+    found.extend(work(pid, snapshot).filter(|_| !is_ending));
+    found
+}
+
+struct ParkCheck<'a> {
+    roots: Roots,
+    snapshot: &'a Snapshot,
+    pid: u32,
     /// All records, which show what other processes hold in host memory.
-    pub records: &'a [ParkRecord],
-    /// Maximum number of bytes that all parked processes may hold in host memory, or `None` if unlimited.
-    pub most_bytes: Option<u64>,
-    /// Whether the process is parked to be ended. It may then be working.
-    pub is_ending: bool,
+    records: Vec<ParkRecord>,
+    most_bytes: Option<u64>,
+}
+
+fn rows(pid: u32, snapshot: &Snapshot) -> impl Iterator<Item = (&Gpu, &GpuProcess)> {
+    let gpus = snapshot.gpus.iter();
+    let all = gpus.flat_map(|gpu| gpu.processes.iter().flatten().map(move |row| (gpu, row)));
+    all.filter(move |(_, row)| row.pid == pid)
 }
 
 /// Returns the memory of a process on each GPU, according to NVML, or `None` if a value or UUID is unknown.
 pub fn held(pid: u32, snapshot: &Snapshot) -> Option<Vec<ParkedGpu>> {
-    let mut found = Vec::new();
-    for gpu in &snapshot.gpus {
-        let rows = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none())?;
-        let mut rows = rows.iter().filter(|row| row.pid == pid).peekable();
-        if rows.peek().is_some() {
-            let bytes = rows.try_fold(0u64, |sum, row| sum.checked_add(row.used_bytes?))?;
-            found.push(ParkedGpu { index: gpu.index, uuid: gpu.uuid.clone()?, bytes });
+    let is_read = |gpu: &Gpu| gpu.processes.is_some() && gpu.stale_seconds.is_none();
+    let mut found: Vec<ParkedGpu> = Vec::new();
+    for (gpu, row) in rows(pid, snapshot).filter(|_| snapshot.gpus.iter().all(is_read)) {
+        let (index, uuid, bytes) = (gpu.index, gpu.uuid.clone()?, row.used_bytes?);
+        match found.iter_mut().find(|held| held.index == index) {
+            Some(held) => held.bytes = held.bytes.checked_add(bytes)?,
+            None => found.push(ParkedGpu { index, uuid, bytes }),
         }
     }
-    Some(found)
+    snapshot.gpus.iter().all(is_read).then_some(found)
 }
 
 /// Returns why a process is working, or `None` if NVML shows that it is idle.
 pub fn work(pid: u32, snapshot: &Snapshot) -> Option<String> {
-    for gpu in &snapshot.gpus {
-        let rows = gpu.processes.iter().flatten().filter(|row| row.pid == pid);
-        for row in rows {
-            let engines = [row.encoder_percent, row.decoder_percent];
-            match (row.sm_percent, gpu.gpu_percent) {
-                (Some(percent @ 1..), _) => {
-                    return Some(format!("it works on GPU {} (SM {percent}%)", gpu.index));
-                }
-                (Some(0), _) | (None, Some(0)) => {}
-                _ => {
-                    return Some(format!(
-                        "NVML does not report whether it works on GPU {}",
-                        gpu.index
-                    ));
-                }
-            }
-            if engines.into_iter().flatten().any(|percent| percent > 0) {
-                return Some(format!("it encodes or decodes on GPU {}", gpu.index));
-            }
+    for (gpu, row) in rows(pid, snapshot) {
+        let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
+        let index = gpu.index;
+        if let Some(percent @ 1..) = engines.into_iter().flatten().max() {
+            return Some(format!("it works on GPU {index} ({percent}%)"));
+        }
+        // Without a value for the process, an idle GPU shows that it is idle.
+        if row.sm_percent.or(gpu.gpu_percent) != Some(0) {
+            return Some(format!("NVML does not report whether it works on GPU {index}"));
         }
     }
     let jupyter = snapshot.process(pid).and_then(|process| process.jupyter.as_deref());
@@ -91,159 +107,158 @@ pub fn work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     is_busy.then(|| "its notebook is running a cell".to_owned())
 }
 
+fn has_functions(snapshot: &Snapshot) -> bool {
+    let version = snapshot.driver.version.as_deref().unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= FIRST_DRIVER)
+}
+
+/// Returns whether to suggest `gpumem park` for a notebook: whether a snapshot shows nothing that always prevents it.
+pub fn is_suggested(process: &Process, snapshot: &Snapshot) -> bool {
+    let can_hold = |(gpu, row): (&Gpu, &GpuProcess)| {
+        gpu.mig_mode != Some(true) && row.kind == ProcessType::Compute
+    };
+    cfg!(target_arch = "x86_64")
+        && has_functions(snapshot)
+        && process.jupyter.is_some()
+        && process.namespace_pid.is_none()
+        && process.parked().is_none()
+        && rows(process.pid, snapshot).all(can_hold)
+}
+
 impl ParkCheck<'_> {
-    /// Returns the reasons why the process cannot be parked. If there are none, it can.
-    pub fn obstacles(&self) -> Vec<String> {
-        let mut found = Vec::new();
+    fn obstacles(&self) -> Vec<String> {
         let Some(process) = self.snapshot.process(self.pid) else {
             return vec!["NVML lists no such process".to_owned()];
         };
-        self.check_machine(&mut found);
-        self.check_process(process, &mut found);
-        self.check_job(process, &mut found);
+        let found = [self.machine(), self.process(process), self.mappings(process)];
+        let mut found: Vec<String> = found.into_iter().flatten().collect();
         match held(self.pid, self.snapshot).filter(|held| !held.is_empty()) {
             Some(held) => {
-                self.check_gpus(&held, &mut found);
-                self.check_memory(held.iter().map(|gpu| gpu.bytes).sum(), &mut found);
+                found.extend(self.gpus(&held));
+                found.extend(self.memory(held.iter().map(|gpu| gpu.bytes).sum()));
             }
             None => found.push("NVML does not report its memory".to_owned()),
-        }
-        if !self.is_ending {
-            found.extend(work(self.pid, self.snapshot));
         }
         found
     }
 
-    fn check_machine(&self, found: &mut Vec<String>) {
-        let version = self.snapshot.driver.version.as_deref().unwrap_or("unknown");
-        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-        if major.is_none_or(|major| major < FIRST_DRIVER) {
-            found.push(format!(
-                "driver {version} cannot park; that requires {FIRST_DRIVER} or newer"
-            ));
-        }
-        if cfg!(not(target_arch = "x86_64")) {
-            found.push("parking works only on x86-64".to_owned());
-        }
-        if CONFIDENTIAL.iter().any(|device| self.roots.dev.join(device).exists()) {
-            found.push("the machine uses confidential computing".to_owned());
-        }
-        match read_mps_daemons(&self.roots.proc) {
-            Some(daemons) if daemons.controls + daemons.servers == 0 => {}
-            Some(_) => {
-                found.push("the machine uses MPS, whose clients cannot be parked".to_owned());
-            }
-            None => found.push("it is unknown whether the machine uses MPS".to_owned()),
-        }
+    fn machine(&self) -> Vec<String> {
+        let daemons = read_mps_daemons(&self.roots.proc);
+        let uses_mps = daemons.as_ref().is_some_and(|mps| mps.controls + mps.servers > 0);
+        reasons([
+            (!has_functions(self.snapshot), "parking requires driver 570 or newer"),
+            (cfg!(not(target_arch = "x86_64")), "parking works only on x86-64"),
+            (
+                CONFIDENTIAL.iter().any(|device| self.roots.dev.join(device).exists()),
+                "the machine uses confidential computing",
+            ),
+            (uses_mps, "the machine uses MPS, whose clients cannot be parked"),
+            (daemons.is_none(), "it is unknown whether the machine uses MPS"),
+        ])
     }
 
-    fn check_process(&self, process: &Process, found: &mut Vec<String>) {
-        let uid = rustix::process::geteuid().as_raw();
+    fn process(&self, process: &Process) -> Vec<String> {
+        let is_own = process.uid == Some(rustix::process::geteuid().as_raw());
         let may_trace = || read_rights(&self.roots.proc).can_trace == Some(true);
-        if process.uid != Some(uid) && !may_trace() {
-            found.push("it belongs to another user; that requires root".to_owned());
-        }
-        if process.namespace_pid.is_some() {
-            found.push("it runs in another pid namespace (a container)".to_owned());
-        }
-        match process.live_state() {
-            Some('R' | 'S' | 'I') => {}
-            Some('T') => found.push("it is stopped or frozen".to_owned()),
-            Some('t') => found.push("a debugger has stopped it".to_owned()),
-            Some('D') => found.push("it is blocked in the kernel".to_owned()),
-            _ => found.push("it has exited, or its state is unknown".to_owned()),
-        }
-        if process.cgroup.is_some() && process.frozen.is_none() && self.has_freezer() {
-            found.push("it is unknown whether its cgroup is frozen".to_owned());
-        }
-        match read_checkpoint_facts(self.roots, self.pid) {
-            Some(facts) => check_facts(process, &facts, found),
-            None => found.push("its memory map and environment cannot be read".to_owned()),
-        }
-        if serves(process, self.snapshot) {
-            found.push("it is or may be a server, whose clients would wait".to_owned());
-        }
-        let record =
-            self.records.iter().find(|record| record.process.identity() == process.identity());
-        match record.map(|record| record.state) {
-            None | Some(ParkState::Running) => {}
-            Some(ParkState::Parked) => found.push("it is parked already".to_owned()),
-            Some(ParkState::Lost) => found.push("its CUDA state is lost".to_owned()),
-            Some(ParkState::InProgress) => {
-                found.push("a helper is parking or unparking it".to_owned());
-            }
-            Some(ParkState::Locked | ParkState::Unknown) => {
-                found.push(format!(
-                    "an earlier park was interrupted; run `gpumem unpark {}`",
-                    self.pid
-                ));
-            }
-        }
-    }
-
-    /// Returns whether the kernel shows the state of freezing (cgroup v2).
-    fn has_freezer(&self) -> bool {
-        fs::exists(self.roots.root.join("sys/fs/cgroup/cgroup.controllers")).unwrap_or(true)
-    }
-
-    /// Locking one process of a job makes CUDA calls of the others hang.
-    fn check_job(&self, process: &Process, found: &mut Vec<String>) {
+        let state = process.live_state();
+        // Without cgroup v2, the kernel does not show the state of freezing.
+        let cgroups = self.roots.root.join("sys/fs/cgroup/cgroup.controllers");
+        let may_be_frozen = process.cgroup.is_some() && process.frozen.is_none();
+        let mut records = self.records.iter();
+        let record = records.find(|record| record.identity() == process.identity());
+        let record = record.map(ParkRecord::state);
         let families = families(self.snapshot);
-        let Some(family) = member(&families, process.pid) else {
-            found.push("its job is unknown".to_owned());
-            return;
-        };
-        let others: Vec<String> = family
-            .members
-            .iter()
-            .filter(|&&pid| pid != process.pid)
-            .map(ToString::to_string)
-            .collect();
-        if !others.is_empty() {
-            found.push(format!("its job has other GPU processes ({})", others.join(", ")));
-        }
-        if has_ranks(process) {
-            found.push("it is a rank of a distributed run".to_owned());
-        }
+        // Locking one process of a job makes CUDA calls of the others hang.
+        let members = member(&families, process.pid).map(|family| family.members.len());
+        reasons([
+            (!is_own && !may_trace(), "it belongs to another user; that requires root"),
+            (process.namespace_pid.is_some(), "it runs in another pid namespace (a container)"),
+            (state == Some('T'), "it is stopped or frozen"),
+            (state == Some('t'), "a debugger has stopped it"),
+            (state == Some('D'), "it is blocked in the kernel"),
+            (
+                !matches!(state, Some('R' | 'S' | 'I' | 'T' | 't' | 'D')),
+                "it has exited, or its state is unknown",
+            ),
+            (
+                may_be_frozen && fs::exists(cgroups).unwrap_or(true),
+                "it is unknown whether its cgroup is frozen",
+            ),
+            (serves(process, self.snapshot), "it is or may be a server, whose clients would wait"),
+            (record == Some(ParkState::Parked), "it is parked already"),
+            (record == Some(ParkState::Lost), "its CUDA state is lost"),
+            (record == Some(ParkState::InProgress), "a helper is parking or unparking it"),
+            (
+                matches!(record, Some(ParkState::Locked | ParkState::Unknown)),
+                "an earlier park was interrupted; run `gpumem unpark` first",
+            ),
+            (members.is_none(), "its job is unknown"),
+            (members.is_some_and(|count| count > 1), "its job has other GPU processes"),
+            (has_ranks(process), "it is a rank of a distributed run"),
+        ])
     }
 
-    fn check_gpus(&self, held: &[ParkedGpu], found: &mut Vec<String>) {
+    fn mappings(&self, process: &Process) -> Vec<String> {
+        let facts = read_checkpoint_facts(&self.roots, self.pid);
+        let Some(((tracer, mapped), environment)) = facts.zip(process.environment.as_deref())
+        else {
+            return vec!["its memory map and environment cannot be read".to_owned()];
+        };
+        let find = |patterns: &[&str]| {
+            let is_match = |path: &&String| patterns.iter().any(|part| path.contains(*part));
+            mapped.iter().find(is_match)
+        };
+        let is_plain = matches!(process.framework.as_deref(), None | Some("cuda"));
+        let profiler = find(&PROFILERS).or_else(|| find(&[CUPTI]).filter(|_| is_plain));
+        let mut found = reasons([
+            (tracer != 0, "a debugger traces it"),
+            (
+                INJECTIONS.iter().any(|name| environment.contains_key(*name)),
+                "a profiler is attached",
+            ),
+        ]);
+        found.extend(profiler.map(|path| format!("a profiler or debugger is loaded ({path})")));
+        let shared = find(&SHARED);
+        found.extend(shared.map(|path| format!("it shares memory with other processes ({path})")));
+        found
+    }
+
+    fn gpus(&self, held: &[ParkedGpu]) -> Vec<String> {
         let is_held = |gpu: &&Gpu| held.iter().any(|held| held.index == gpu.index);
-        for gpu in self.snapshot.gpus.iter().filter(is_held) {
-            let index = gpu.index;
+        let check = |gpu: &Gpu| -> Vec<String> {
             let mut rows = gpu.processes.iter().flatten().filter(|row| row.pid == self.pid);
-            let is_compute = |row: &GpuProcess| row.kind == ProcessType::Compute;
-            if !rows.all(is_compute) {
-                found.push(format!("it uses GPU {index} for graphics or through MPS"));
-            }
-            if gpu.mig_mode == Some(true) {
-                found.push(format!("GPU {index} is in MIG mode"));
-            }
-            if gpu.persistence_mode != Some(true) {
-                found.push(format!("persistence mode is off on GPU {index} (nvidia-smi -pm 1)"));
-            }
-            let used = gpu.memory.map(|memory| memory.used_bytes);
-            match used.zip(gpu.process_bytes()) {
-                Some((used, listed)) if used.saturating_sub(listed) < MANAGED_BYTES => {}
-                Some((used, listed)) => found.push(format!(
-                    "{} on GPU {index} belong to no process and may be managed memory",
-                    Bytes(used.saturating_sub(listed))
-                )),
-                None => found.push(format!("the memory in use on GPU {index} is not known")),
-            }
-        }
+            let used = gpu.memory.map(|memory| memory.used_bytes).zip(gpu.process_bytes());
+            let unattributed = used.map(|(used, listed)| used.saturating_sub(listed));
+            let found = reasons([
+                (
+                    !rows.all(|row| row.kind == ProcessType::Compute),
+                    "it uses the GPU for graphics or through MPS",
+                ),
+                (gpu.mig_mode == Some(true), "it is in MIG mode"),
+                (gpu.persistence_mode != Some(true), "persistence mode is off (nvidia-smi -pm 1)"),
+                (unattributed.is_none(), "the memory in use is not known"),
+                (
+                    unattributed.is_some_and(|bytes| bytes >= MANAGED_BYTES),
+                    "memory in use that belongs to no process may be managed memory",
+                ),
+            ]);
+            found.into_iter().map(|reason| format!("GPU {}: {reason}", gpu.index)).collect()
+        };
+        self.snapshot.gpus.iter().filter(is_held).flat_map(check).collect()
     }
 
-    fn check_memory(&self, bytes: u64, found: &mut Vec<String>) {
-        let is_other = |record: &&ParkRecord| record.process.pid != self.pid;
-        let others = || self.records.iter().filter(is_other);
-        // Available memory excludes what is parked already, but not what a helper is about to allocate.
-        let is_growing = |record: &&ParkRecord| {
-            matches!(record.state, ParkState::InProgress | ParkState::Unknown)
+    fn memory(&self, bytes: u64) -> Vec<String> {
+        let sum = |is_counted: fn(ParkState) -> bool| {
+            let others = self.records.iter().filter(|record| record.process.pid != self.pid);
+            let counted = others.filter(|record| is_counted(record.state()));
+            counted.map(|record| record.process.bytes).fold(0, u64::saturating_add)
         };
-        let growing = sum(others().filter(is_growing));
+        // Available memory excludes what is parked already, but not what a helper is about to allocate.
+        let growing = sum(|state| matches!(state, ParkState::InProgress | ParkState::Unknown));
         let needed = (bytes / 10).saturating_add(bytes).saturating_add(growing) + MARGIN_BYTES;
-        match read_certain_memory(self.roots, self.pid) {
+        let mut found = Vec::new();
+        match read_certain_memory(&self.roots, self.pid) {
             Some(available) if available >= needed => {}
             Some(available) => found.push(format!(
                 "it needs {} of host memory, and {} are available to it",
@@ -252,39 +267,20 @@ impl ParkCheck<'_> {
             )),
             None => found.push("the host memory available to it is not known".to_owned()),
         }
-        let parked = sum(others().filter(|record| record.state != ParkState::Running));
-        if let Some(most) = self.most_bytes.filter(|most| parked.saturating_add(bytes) > *most) {
-            found.push(format!(
-                "{} would be parked, more than {} (most_memory in [park])",
-                Bytes(parked.saturating_add(bytes)),
-                Bytes(most)
-            ));
+        let total = sum(|state| state != ParkState::Running).saturating_add(bytes);
+        if let Some(most) = self.most_bytes.filter(|most| total > *most) {
+            let (total, most) = (Bytes(total), Bytes(most));
+            let limit = "most_memory in [park]";
+            found.push(format!("{total} would be parked, more than {most} ({limit})"));
         }
+        found
     }
 }
 
-fn sum<'a>(records: impl Iterator<Item = &'a ParkRecord>) -> u64 {
-    records.map(|record| record.process.bytes()).fold(0, u64::saturating_add)
-}
-
-fn check_facts(process: &Process, facts: &CheckpointFacts, found: &mut Vec<String>) {
-    if facts.tracer != 0 {
-        found.push(format!("a debugger ({}) traces it", facts.tracer));
-    }
-    if let Some(variable) = facts.injection {
-        found.push(format!("a profiler is attached ({variable})"));
-    }
-    let find = |patterns: &[&str]| {
-        let is_match = |path: &&String| patterns.iter().any(|part| path.contains(*part));
-        facts.mapped.iter().find(is_match)
-    };
-    let is_plain = matches!(process.framework.as_deref(), None | Some("cuda"));
-    if let Some(path) = find(&PROFILERS).or_else(|| find(&[CUPTI]).filter(|_| is_plain)) {
-        found.push(format!("a profiler or debugger is loaded ({path})"));
-    }
-    if let Some(path) = find(&SHARED) {
-        found.push(format!("it shares memory with other processes ({path})"));
-    }
+/// Returns the reasons that apply.
+fn reasons<const N: usize>(table: [(bool, &str); N]) -> Vec<String> {
+    let applies = table.into_iter().filter(|(applies, _)| *applies);
+    applies.map(|(_, reason)| reason.to_owned()).collect()
 }
 
 /// Returns whether the environment numbers the ranks of a run with several processes, perhaps on other machines.

@@ -6,34 +6,27 @@
 //! hang, and can fault in libcuda if the target exits (CRIU issue 3076). This module decides nothing; see `helper`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::{Path, PathBuf};
+use std::ffi::{c_int, c_uint};
 
 use libloading::Library;
-use serde::{Deserialize, Serialize};
 
 use crate::host::has_gained_rights;
+use crate::model::process::ParkState;
 
 /// Overrides [`LIBRARY`]. Ignored if gpumem has rights that its caller lacks, because the library would gain them.
-pub const VARIABLE: &str = "GPUMEM_CUDA_LIBRARY";
+const VARIABLE: &str = "GPUMEM_CUDA_LIBRARY";
 const LIBRARY: &str = "libcuda.so.1";
 /// Version of the driver's interface (CUDA 12.8, driver 570) in which the functions appeared.
-pub const VERSION: c_int = 12_080;
+const VERSION: c_int = 12_080;
 
-/// State of a process, as the driver reports it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CudaState {
-    Running,
-    /// CUDA calls of the process block. Its memory is on the GPU.
-    Locked,
-    /// The memory is on the host. CUDA calls block.
-    Checkpointed,
-    /// The CUDA state is lost.
-    Failed,
-    /// A state of a later driver, such as "restoring".
-    Other(u32),
-}
+const INIT: &str = "cuInit";
+const GET_VERSION: &str = "cuDriverGetVersion";
+const RESTORE_THREAD: &str = "cuCheckpointProcessGetRestoreThreadId";
+const STATE: &str = "cuCheckpointProcessGetState";
+const LOCK: &str = "cuCheckpointProcessLock";
+const CHECKPOINT: &str = "cuCheckpointProcessCheckpoint";
+const RESTORE: &str = "cuCheckpointProcessRestore";
+const UNLOCK: &str = "cuCheckpointProcessUnlock";
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{call} returned {code} ({})", meaning(*code))]
@@ -42,13 +35,14 @@ pub struct CudaError {
     pub code: c_int,
 }
 
-/// The call found no memory, or, for a lock, work that did not end in time.
+const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
+/// The work of the process on the GPU did not end in time for a lock.
 pub const NOT_READY: c_int = 600;
 
 fn meaning(code: c_int) -> &'static str {
     match code {
-        1 => "invalid value: the process may not use CUDA",
+        INVALID_VALUE => "invalid value: the process may not use CUDA",
         OUT_OF_MEMORY => "out of memory",
         3 => "not initialised",
         34 => "stub library",
@@ -62,99 +56,62 @@ fn meaning(code: c_int) -> &'static str {
     }
 }
 
-/// Arguments of each function.
+/// Arguments of the functions that change the state. Only a lock sets any: its timeout.
 #[repr(C, align(8))]
 struct Arguments([u8; 64]);
 
-type OfProcess = unsafe extern "C" fn(c_int, *mut Arguments) -> c_int;
-type Get<T> = unsafe extern "C" fn(c_int, *mut T) -> c_int;
-type Init = unsafe extern "C" fn(c_uint) -> c_int;
-type DriverGetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
-type GetProcAddress =
-    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
-
-pub struct Cuda {
-    init: Init,
-    restore_thread: Get<c_int>,
-    state: Get<c_uint>,
-    lock: OfProcess,
-    checkpoint: OfProcess,
-    restore: OfProcess,
-    unlock: OfProcess,
-    /// The functions are valid while the library is loaded.
-    _library: Library,
-}
+pub struct Cuda(Library);
 
 impl Cuda {
-    /// Loads the driver's library. Returns why parking is impossible if the driver lacks a function.
+    /// Loads the driver's library. Returns why parking is impossible if the driver is too old or lacks a function.
     pub fn load() -> Result<Self, String> {
         let chosen = std::env::var_os(VARIABLE).filter(|_| !has_gained_rights());
-        let path = chosen.map_or_else(|| Path::new(LIBRARY).to_owned(), PathBuf::from);
         // SAFETY: loading runs the library's constructors. It is the installed driver, or the library that the caller
         // chose and could load into any program of theirs.
-        let library = unsafe { Library::new(&path) }
+        let library = unsafe { Library::new(chosen.unwrap_or_else(|| LIBRARY.into())) }
             .map_err(|error| format!("the CUDA driver cannot be loaded: {error}"))?;
-        let old =
-            || "the driver is older than 570, which added the checkpoint functions".to_owned();
-        let mut version = 0;
-        // SAFETY: the type is that of `cuDriverGetVersion` in `cuda.h`. It needs no initialisation and fills `version`.
-        let code = unsafe {
-            let get = library.get::<DriverGetVersion>(b"cuDriverGetVersion\0");
-            get.map_err(|_| old())?(&mut version)
-        };
-        if code != 0 || version < VERSION {
-            return Err(old());
+        for name in [INIT, GET_VERSION, RESTORE_THREAD, STATE, LOCK, CHECKPOINT, RESTORE, UNLOCK] {
+            // SAFETY: the symbol is not used.
+            unsafe { library.get::<*const ()>(name.as_bytes()) }
+                .map_err(|_| format!("the driver lacks {name}; parking requires driver 570"))?;
         }
-        // SAFETY: each type is that of the function in `cuda.h`, and `library` is stored beside the functions.
-        unsafe {
-            let get = library.get::<GetProcAddress>(b"cuGetProcAddress_v2\0");
-            let get = *get.map_err(|_| old())?;
-            Ok(Self {
-                init: std::mem::transmute::<*mut c_void, Init>(find(get, c"cuInit")?),
-                restore_thread: std::mem::transmute::<*mut c_void, Get<c_int>>(find(
-                    get,
-                    c"cuCheckpointProcessGetRestoreThreadId",
-                )?),
-                state: std::mem::transmute::<*mut c_void, Get<c_uint>>(find(
-                    get,
-                    c"cuCheckpointProcessGetState",
-                )?),
-                lock: of_process(find(get, c"cuCheckpointProcessLock")?),
-                checkpoint: of_process(find(get, c"cuCheckpointProcessCheckpoint")?),
-                restore: of_process(find(get, c"cuCheckpointProcessRestore")?),
-                unlock: of_process(find(get, c"cuCheckpointProcessUnlock")?),
-                _library: library,
-            })
+        let (cuda, mut version) = (Self(library), 0);
+        // SAFETY: the function has this type in `cuda.h`. It needs no initialisation and fills `version`.
+        let code = unsafe { cuda.call::<*mut c_int>(GET_VERSION, &raw mut version) };
+        match code.is_ok() && version >= VERSION {
+            true => Ok(cuda),
+            false => {
+                Err("the driver is older than 570, which added the checkpoint functions".into())
+            }
         }
     }
 
     /// Initialises the driver in this process, as a restore requires. Creates no context, which would take memory of
     /// the GPU.
     pub fn init(&self) -> Result<(), CudaError> {
-        // SAFETY: the flags must be 0.
-        check("cuInit", unsafe { (self.init)(0) })
+        // SAFETY: the function has this type in `cuda.h`, and the flags must be 0.
+        unsafe { self.call::<c_uint>(INIT, 0) }
     }
 
     /// Returns the thread of the process that performs operations. Fails if the process does not use CUDA.
     pub fn restore_thread(&self, pid: u32) -> Result<u32, CudaError> {
-        let call = "cuCheckpointProcessGetRestoreThreadId";
         let mut thread: c_int = 0;
-        // SAFETY: the call fills `thread`.
-        check(call, unsafe { (self.restore_thread)(number(pid, call)?, &mut thread) })?;
-        u32::try_from(thread).map_err(|_| CudaError { call, code: 1 })
+        // SAFETY: the function has this type in `cuda.h`, and fills `thread`.
+        unsafe { self.call_for(RESTORE_THREAD, pid, &mut thread)? };
+        u32::try_from(thread).map_err(|_| CudaError { call: RESTORE_THREAD, code: INVALID_VALUE })
     }
 
-    pub fn state(&self, pid: u32) -> Result<CudaState, CudaError> {
-        let call = "cuCheckpointProcessGetState";
+    pub fn state(&self, pid: u32) -> Result<ParkState, CudaError> {
         let mut state: c_uint = 0;
-        // SAFETY: the call fills `state`.
-        check(call, unsafe { (self.state)(number(pid, call)?, &mut state) })?;
+        // SAFETY: the function has this type in `cuda.h`, and fills `state`.
+        unsafe { self.call_for(STATE, pid, &mut state)? };
         Ok(match state {
-            0 => CudaState::Running,
-            1 => CudaState::Locked,
-            2 => CudaState::Checkpointed,
-            3 => CudaState::Failed,
-            other => CudaState::Other(other),
+            0 => ParkState::Running,
+            1 => ParkState::Locked,
+            2 => ParkState::Parked,
+            3 => ParkState::Lost,
+            // A state of a later driver, such as "restoring".
+            _ => ParkState::Unknown,
         })
     }
 
@@ -163,57 +120,62 @@ impl Cuda {
     pub fn lock(&self, pid: u32, timeout_ms: u32) -> Result<(), CudaError> {
         let mut arguments = Arguments([0; 64]);
         arguments.0[..4].copy_from_slice(&timeout_ms.to_ne_bytes());
-        call("cuCheckpointProcessLock", self.lock, pid, arguments)
+        // SAFETY: the arguments have the size, the alignment and the zeroed reserve that `cuda.h` requires.
+        unsafe { self.call_for(LOCK, pid, &mut arguments) }
     }
 
     pub fn checkpoint(&self, pid: u32) -> Result<(), CudaError> {
-        call("cuCheckpointProcessCheckpoint", self.checkpoint, pid, Arguments([0; 64]))
+        // SAFETY: as for `lock`.
+        unsafe { self.call_for(CHECKPOINT, pid, &mut Arguments([0; 64])) }
     }
 
     pub fn restore(&self, pid: u32) -> Result<(), CudaError> {
-        call("cuCheckpointProcessRestore", self.restore, pid, Arguments([0; 64]))
+        // SAFETY: as for `lock`.
+        unsafe { self.call_for(RESTORE, pid, &mut Arguments([0; 64])) }
     }
 
     pub fn unlock(&self, pid: u32) -> Result<(), CudaError> {
-        call("cuCheckpointProcessUnlock", self.unlock, pid, Arguments([0; 64]))
+        // SAFETY: as for `lock`.
+        unsafe { self.call_for(UNLOCK, pid, &mut Arguments([0; 64])) }
+    }
+
+    /// Calls a function.
+    ///
+    /// # Safety
+    ///
+    /// The function must take one argument of type `T`, and the argument must be valid for it.
+    unsafe fn call<T>(&self, call: &'static str, argument: T) -> Result<(), CudaError> {
+        type Function<T> = unsafe extern "C" fn(T) -> c_int;
+        // SAFETY: the caller guarantees the type and the argument.
+        check(call, unsafe {
+            self.0.get::<Function<T>>(call.as_bytes()).map(|function| function(argument))
+        })
+    }
+
+    /// Calls a function of a process.
+    ///
+    /// # Safety
+    ///
+    /// The function must take a pid and a pointer to `T`, and the argument must be valid for it.
+    unsafe fn call_for<T>(
+        &self,
+        call: &'static str,
+        pid: u32,
+        argument: &mut T,
+    ) -> Result<(), CudaError> {
+        type Function<T> = unsafe extern "C" fn(c_int, *mut T) -> c_int;
+        let pid = c_int::try_from(pid).map_err(|_| CudaError { call, code: INVALID_VALUE })?;
+        // SAFETY: the caller guarantees the type and the argument.
+        check(call, unsafe {
+            self.0.get::<Function<T>>(call.as_bytes()).map(|function| function(pid, argument))
+        })
     }
 }
 
-/// Returns a function of [`VERSION`]. An old driver then reports that it lacks the function, and does not return a stub.
-fn find(get: GetProcAddress, name: &CStr) -> Result<*mut c_void, String> {
-    let (mut found, mut status) = (std::ptr::null_mut(), 0);
-    // SAFETY: the name ends with 0, and the call fills `found` and `status`.
-    let code = unsafe { get(name.as_ptr(), &mut found, VERSION, 0, &mut status) };
-    match code == 0 && status == 0 && !found.is_null() {
-        true => Ok(found),
-        false => {
-            Err(format!("the driver lacks {}; parking needs driver 570", name.to_string_lossy()))
-        }
+fn check(call: &'static str, code: Result<c_int, libloading::Error>) -> Result<(), CudaError> {
+    match code {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(CudaError { call, code }),
+        Err(_) => Err(CudaError { call, code: -1 }),
     }
-}
-
-/// # Safety
-///
-/// The pointer must be that of a function with this type.
-unsafe fn of_process(function: *mut c_void) -> OfProcess {
-    // SAFETY: the caller guarantees the type. A function pointer has the size of a data pointer on Linux.
-    unsafe { std::mem::transmute::<*mut c_void, OfProcess>(function) }
-}
-
-fn call(
-    call: &'static str,
-    function: OfProcess,
-    pid: u32,
-    mut arguments: Arguments,
-) -> Result<(), CudaError> {
-    // SAFETY: the arguments have the size, the alignment and the zeroed reserve that the driver expects.
-    check(call, unsafe { function(number(pid, call)?, &mut arguments) })
-}
-
-fn number(pid: u32, call: &'static str) -> Result<c_int, CudaError> {
-    c_int::try_from(pid).map_err(|_| CudaError { call, code: 1 })
-}
-
-fn check(call: &'static str, code: c_int) -> Result<(), CudaError> {
-    if code == 0 { Ok(()) } else { Err(CudaError { call, code }) }
 }

@@ -6,38 +6,39 @@
 //! shows whether the process has exited, because the driver's functions take a pid.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, flock};
 
-use super::check::{ParkCheck, held, work};
-use super::ffi::{Cuda, CudaError, CudaState, NOT_READY, OUT_OF_MEMORY};
-use super::journal::{Journal, JournalStep, Journals, ParkRecord, ParkedGpu, ParkedProcess};
-use super::{ARGUMENT, ParkAnswer, ParkOperation, ParkRequest};
-use crate::host::{Claims, Roots, has_gained_rights, read_memory_by_child};
-use crate::model::{Gpu, Snapshot};
+use super::check::{find_obstacles, held, work};
+use super::ffi::{Cuda, CudaError, NOT_READY, OUT_OF_MEMORY};
+use super::journal::{ParkRecord, ParkStep, ParkedGpu, start_ticks};
+use super::{ARGUMENT, ParkAnswer, ParkOperation, ParkRequest, ParkResult};
+use crate::host::{Claims, Roots, has_gained_rights, read_memory_by_child, read_time};
+use crate::model::process::ParkState;
+use crate::model::{Gpu, Process, Snapshot};
 use crate::reclaim::process_control::{ApprovedProcess, Handle, PidfdControl, ProcessControl as _};
 use crate::source::live::Live;
 use crate::source::nvml::NvmlOptions;
-use crate::units::{Bytes, MIB, system_message};
+use crate::units::{Bytes, MIB};
 
 /// Time limit of a lock, in which the process's work on the GPU must end.
 const LOCK_MS: u32 = 10_000;
 /// How long NVML may take to show the effect of a call.
 const EFFECT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(200);
-/// Interval between the two looks at the free memory before a restore.
-const LOOKS: Duration = Duration::from_secs(1);
 /// Memory that must be free in addition to what is restored. A restore that fails for lack of memory cannot be repeated.
 const SPARE_BYTES: u64 = 512 * MIB;
-/// Maximum decrease of the free memory between the two looks. A process that allocates more would take the memory.
+/// Maximum decrease of the free memory between the two checks. A process that allocates more would take the memory.
 const TAKEN_BYTES: u64 = 64 * MIB;
 
 /// Performs the request in the arguments, if they are those of a helper. Returns whether they are.
-pub fn serves(arguments: impl Iterator<Item = OsString>) -> bool {
+pub fn run_if_requested(arguments: impl Iterator<Item = OsString>) -> bool {
     let mut arguments = arguments.skip(1);
     if arguments.next().as_deref() != Some(OsStr::new(ARGUMENT)) {
         return false;
@@ -47,25 +48,26 @@ pub fn serves(arguments: impl Iterator<Item = OsString>) -> bool {
     let answer = match request {
         // Every user who may start such a gpumem could use its rights.
         Some(_) if has_gained_rights() => {
-            refused("gpumem parks only with the rights of its caller, not with file capabilities")
+            refuse("gpumem parks only with the rights of its caller, not with file capabilities")
         }
         Some(request) => {
             isolate();
             let _reading = read_memory_by_child();
             operate(&request)
         }
-        None => refused("the helper is started only by gpumem itself"),
+        None => refuse("the helper is started only by gpumem itself"),
     };
-    let answer = match answer {
-        Ok(answer) | Err(answer) => answer,
-    };
+    let answer = answer.unwrap_or_else(|answer| answer);
     // Nobody reads the answer if gpumem has exited. The journal contains the result.
     let _ = serde_json::to_vec(&answer).map(|text| io::stdout().write_all(&text));
     true
 }
 
-fn refused<T>(why: impl Into<String>) -> Result<T, ParkAnswer> {
-    Err(ParkAnswer::Refused { why: why.into() })
+/// The answer after success, or after a step that ended the operation.
+type Answer = Result<ParkAnswer, ParkAnswer>;
+
+fn refuse<T>(text: impl ToString) -> Result<T, ParkAnswer> {
+    Err(ParkAnswer::refused(text))
 }
 
 fn isolate() {
@@ -81,50 +83,50 @@ fn isolate() {
     let _ = signals.thread_block();
 }
 
-fn operate(request: &ParkRequest) -> Result<ParkAnswer, ParkAnswer> {
-    let roots = Roots::default();
-    let cuda = Cuda::load().or_else(refused)?;
-    if request.operation == ParkOperation::Probe {
-        cuda.restore_thread(request.way.pid).or_else(|error| refused(error.to_string()))?;
-        return Ok(ParkAnswer::Running { bytes: 0, ms: 0 });
-    }
-    let journals = request.settings.journals();
-    let name = (&*request.boot_id, request.way.pid, request.way.start_ticks);
-    let journal = journals
-        .open(name)
-        .or_else(|error| refused(format!("the journal: {}", system_message(&error))))?;
-    let mut control = PidfdControl::new(roots.clone());
+/// Locks a process against other helpers. Only its owner and root can open the file.
+fn lock_process(pid: u32) -> io::Result<File> {
+    let file = File::open(Roots::default().proc.join(format!("{pid}/environ")))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno.into() {
+        error if io::Error::kind(&error) == io::ErrorKind::WouldBlock => {
+            io::Error::other("another helper is at work; see `gpumem park --list`")
+        }
+        error => error,
+    })?;
+    Ok(file)
+}
+
+fn operate(request: &ParkRequest) -> Answer {
+    let process = &request.process;
+    let cuda = Cuda::load().or_else(refuse)?;
+    let _lock = lock_process(process.pid).or_else(refuse)?;
+    let mut control = PidfdControl::new(Roots::default());
     let approved = ApprovedProcess {
-        pid: request.way.pid,
-        start_ticks: request.way.start_ticks,
-        uid: request.way.uid,
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        uid: process.uid,
         boot_id: Some(request.boot_id.clone()),
     };
-    let handle = control.open(&approved).or_else(|error| refused(error.to_string()))?;
-    let mut operation = Operation {
-        request,
-        roots,
-        cuda,
-        journals,
-        journal,
-        control,
-        handle,
-        live: None,
-        started: Instant::now(),
-    };
+    let handle = control.open(&approved).or_else(refuse)?;
+    let mut records = request.settings.journals.read();
+    let identity = (process.pid, process.start_ticks);
+    records.retain(|record| (record.process.pid, record.process.start_ticks) == identity);
+    let record = records.pop();
+    let started = Instant::now();
+    let mut operation =
+        Operation { request, pid: process.pid, cuda, record, control, handle, live: None, started };
     match request.operation {
         ParkOperation::Park | ParkOperation::ParkToEnd => operation.park(),
         ParkOperation::Unpark => operation.unpark(),
-        ParkOperation::AskState | ParkOperation::Probe => operation.ask_state(),
+        ParkOperation::AskState => operation.ask_state(),
     }
 }
 
 struct Operation<'a> {
     request: &'a ParkRequest,
-    roots: Roots,
+    pid: u32,
     cuda: Cuda,
-    journals: Journals,
-    journal: Journal,
+    /// The last line about the process in the journals, or the line to write first.
+    record: Option<ParkRecord>,
     control: PidfdControl,
     handle: Handle,
     live: Option<Live>,
@@ -132,304 +134,259 @@ struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    fn park(&mut self) -> Result<ParkAnswer, ParkAnswer> {
-        let pid = self.request.way.pid;
+    fn park(&mut self) -> Answer {
         let is_ending = self.request.operation == ParkOperation::ParkToEnd;
-        let snapshot = self.sample()?;
-        let process = self.describe(&snapshot)?;
         // No other helper may count on the same host memory.
-        let memory = self.journals.lock_memory().or_else(|error| refused(error.to_string()))?;
-        let records = self.records(&snapshot)?;
-        let check = ParkCheck {
-            roots: &self.roots,
-            snapshot: &snapshot,
-            pid,
-            records: &records,
-            most_bytes: self.request.settings.most_bytes,
-            is_ending,
-        };
-        let obstacles = check.obstacles();
+        let memory_lock = Claims::of_machine().lock_parks().or_else(refuse)?;
+        let snapshot = self.sample()?;
+        let obstacles = find_obstacles(&self.request.settings, &snapshot, self.pid, is_ending);
         if !obstacles.is_empty() {
-            return refused(obstacles.join("; "));
+            return refuse(obstacles.join("; "));
         }
-        let thread = self.cuda.restore_thread(pid).or_else(|error| refused(error.to_string()))?;
-        if !self.roots.proc.join(format!("{pid}/task/{thread}")).exists() {
-            return refused("the driver names a thread of another process");
+        let thread = self.cuda.restore_thread(self.pid).or_else(refuse)?;
+        if !Roots::default().proc.join(format!("{}/task/{thread}", self.pid)).exists() {
+            return refuse("the driver names a thread of another process");
         }
-        self.announce(JournalStep::Intent(process.clone()))?;
-        drop(memory);
-        self.announce(JournalStep::Locking)?;
-        let locked = self.cuda.lock(pid, LOCK_MS);
-        if self.control.has_exited(self.handle) {
-            // If another process has the pid now, the lock must not stay.
-            let _ = locked.map(|()| self.cuda.unlock(pid));
-            return Err(self.exited());
-        }
+        self.record = Some(self.describe(&snapshot)?);
+        self.write(ParkStep::Intent, ParkState::Running, None)
+            .or_else(|error| refuse(format!("cannot write the journal: {error}")))?;
+        drop(memory_lock);
+        let locked = self.call(ParkStep::Locking, |cuda, pid| cuda.lock(pid, LOCK_MS))?;
         if let Err(error) = locked {
             return Err(self.recover(&error.to_string(), error.code == NOT_READY));
         }
-        if let Some(why) = self.changed(&process, is_ending) {
+        if let Some(why) = self.find_change(is_ending) {
             return Err(self.recover(&why, true));
         }
-        if let Err(error) = self.journal.write(JournalStep::Checkpointing) {
-            return Err(self.recover(&format!("the journal: {}", system_message(&error)), false));
+        let checkpointed = self.call(ParkStep::Checkpointing, Cuda::checkpoint)?;
+        self.expect(checkpointed, ParkState::Parked)?;
+        let _ = self.write(ParkStep::Parked, ParkState::Parked, None);
+        match self.wait_for_bytes(|bytes| bytes == 0) {
+            Some(0) => {
+                let text = format!("parked {} in host memory", Bytes(self.bytes()));
+                Ok(self.done(ParkResult::Parked, &text, self.bytes()))
+            }
+            shown => {
+                let left =
+                    shown.map_or("an unknown size".to_owned(), |shown| Bytes(shown).to_string());
+                let unpark = format!("run `gpumem unpark {}`", self.pid);
+                let text = format!("parked, but NVML still shows {left}; {unpark}");
+                Ok(ParkAnswer::new(ParkResult::Failed, text))
+            }
         }
-        let checkpointed = self.cuda.checkpoint(pid);
-        if self.control.has_exited(self.handle) {
-            return Err(self.exited());
-        }
-        if let Err(error) = checkpointed {
-            return Err(self.recover(&error.to_string(), false));
-        }
-        match self.cuda.state(pid) {
-            Ok(CudaState::Checkpointed) => {}
-            Ok(state) => return Err(self.recover(&format!("the driver reports {state:?}"), false)),
-            Err(error) => return Err(self.recover(&error.to_string(), false)),
-        }
-        let left_bytes = self.wait_for_bytes(|bytes| bytes == 0);
-        self.note(JournalStep::Parked { left_bytes });
-        if left_bytes != Some(0) {
-            let left = left_bytes.map_or("does not report its memory".to_owned(), |left| {
-                format!("still shows {}", Bytes(left))
-            });
-            let why = format!("parked, but NVML {left}; gpumem unpark {pid} restores it");
-            return Ok(ParkAnswer::Failed { why });
-        }
-        Ok(ParkAnswer::Parked { bytes: process.bytes(), ms: self.milliseconds() })
     }
 
     /// Returns why the process must not be parked after all: since the lock it is a different one, works or has grown.
-    fn changed(&mut self, process: &ParkedProcess, is_ending: bool) -> Option<String> {
+    fn find_change(&mut self, is_ending: bool) -> Option<String> {
         let snapshot = match self.sample() {
             Ok(snapshot) => snapshot,
-            Err(answer) => return Some(answer.words()),
+            Err(answer) => return Some(answer.text),
         };
-        let pid = self.request.way.pid;
-        let is_same = snapshot
-            .process(pid)
-            .is_some_and(|now| now.identity() == process.identity() && now.unresolved.is_none());
-        let now = held(pid, &snapshot).map(|held| held.iter().map(|gpu| gpu.bytes).sum::<u64>());
-        if !is_same {
+        let identity = self.record.as_ref().map(ParkRecord::identity);
+        let now = snapshot.process(self.pid).filter(|now| now.unresolved.is_none());
+        if now.map(Process::identity) != identity {
             return Some("it is another process now".to_owned());
         }
-        if now.is_none_or(|now| now > process.bytes()) {
+        if sum(held(self.pid, &snapshot)).is_none_or(|now| now > self.bytes()) {
             return Some("it allocated memory in the meantime".to_owned());
         }
-        if is_ending { None } else { work(pid, &snapshot) }
+        if is_ending { None } else { work(self.pid, &snapshot) }
     }
 
-    fn unpark(&mut self) -> Result<ParkAnswer, ParkAnswer> {
-        let pid = self.request.way.pid;
-        let record = self
-            .own_record()?
-            .ok_or(ParkAnswer::Refused { why: "gpumem has not parked it".to_owned() })?;
-        let process = record.process;
-        let snapshot = self.sample()?;
-        if snapshot.driver.version.as_deref() != Some(&*process.driver_version) {
-            let now = snapshot.driver.version.as_deref().unwrap_or("unknown");
-            return refused(format!(
-                "it was parked with driver {}, and the driver is {now} now; its GPU state cannot be restored",
-                process.driver_version
-            ));
-        }
-        match self.cuda.state(pid) {
-            Ok(CudaState::Running) => {
-                self.note(JournalStep::Running);
-                return Ok(ParkAnswer::Running { bytes: 0, ms: 0 });
-            }
-            Ok(CudaState::Locked) => return self.unlock(&process, 0),
-            Ok(CudaState::Checkpointed) => {}
-            Ok(_) => return Err(self.recover("the state does not allow a restore", false)),
-            Err(error) => return Err(self.recover(&error.to_string(), false)),
-        }
-        let _locks = self.lock_gpus(&process.gpus, &snapshot)?;
-        let first = find_room(&process.gpus, &snapshot)?;
-        thread::sleep(LOOKS);
-        let second = find_room(&process.gpus, &self.sample()?)?;
-        let is_falling = first
-            .iter()
-            .zip(&second)
-            .any(|(first, second)| first.saturating_sub(*second) > TAKEN_BYTES);
-        if is_falling {
-            let why = "another process is allocating memory on its GPU; try again".to_owned();
-            return Err(ParkAnswer::NoRoom { why });
-        }
-        if let Err(error) = self.cuda.init() {
-            return Err(self.recover(&error.to_string(), false));
-        }
-        if self.control.has_exited(self.handle) {
-            return Err(self.exited());
-        }
-        self.announce(JournalStep::Restoring)?;
-        let restored = self.cuda.restore(pid);
-        if self.control.has_exited(self.handle) {
-            return Err(self.exited());
-        }
-        if let Err(error) = restored
-            && self.cuda.state(pid) != Ok(CudaState::Locked)
-        {
-            return Err(self.not_restored(&error));
-        }
-        self.unlock(&process, process.bytes())
-    }
-
-    fn not_restored(&mut self, error: &CudaError) -> ParkAnswer {
-        let why = match error.code {
-            OUT_OF_MEMORY => {
-                format!("{error}; a restore that lacked memory can rarely be repeated")
-            }
-            _ => error.to_string(),
+    fn unpark(&mut self) -> Answer {
+        let Some(record) = self.record.clone() else {
+            return refuse("gpumem has not parked it");
         };
-        self.recover(&why, false)
+        let snapshot = self.sample()?;
+        let version = snapshot.driver.version.as_deref().unwrap_or("unknown");
+        let parked_by = &*record.driver_version;
+        if version != parked_by {
+            let drivers =
+                format!("parked with driver {parked_by}, and the driver is {version} now");
+            return refuse(format!("it was {drivers}; its GPU state cannot be restored"));
+        }
+        match self.cuda.state(self.pid) {
+            Ok(ParkState::Running) => {
+                let _ = self.write(ParkStep::Running, ParkState::Running, None);
+                let text = "running; nothing had to be restored";
+                return Ok(ParkAnswer::new(ParkResult::Running, text));
+            }
+            Ok(ParkState::Locked) => return self.unlock(0),
+            state => self.expect(state.map(|_| ()), ParkState::Parked)?,
+        }
+        let _locks = self.lock_gpus(&record.gpus, &snapshot)?;
+        let first = find_room(&record.gpus, &snapshot).or_else(no_room)?;
+        thread::sleep(self.request.settings.check_interval);
+        let second = find_room(&record.gpus, &self.sample()?).or_else(no_room)?;
+        let mut both = first.iter().zip(&second);
+        if both.any(|(first, second)| first.saturating_sub(*second) > TAKEN_BYTES) {
+            let why = "another process is allocating memory on its GPU; try again";
+            return no_room(why.to_owned());
+        }
+        let initialised = self.cuda.init();
+        self.expect(initialised, ParkState::Parked)?;
+        let restored = self.call(ParkStep::Restoring, Cuda::restore)?;
+        if let Err(error) = restored
+            && self.cuda.state(self.pid) != Ok(ParkState::Locked)
+        {
+            let hint = match error.code {
+                OUT_OF_MEMORY => ", and a restore that lacked memory can rarely be repeated",
+                _ => "",
+            };
+            return Err(self.recover(&format!("{error}{hint}"), false));
+        }
+        self.unlock(record.process.bytes)
     }
 
     /// Lets the process run, and waits until NVML shows the restored bytes.
-    fn unlock(&mut self, process: &ParkedProcess, bytes: u64) -> Result<ParkAnswer, ParkAnswer> {
-        self.note(JournalStep::Unlocking);
-        let unlocked = self.cuda.unlock(process.pid);
-        if self.control.has_exited(self.handle) {
-            return Err(self.exited());
-        }
-        match unlocked.and_then(|()| self.cuda.state(process.pid)) {
-            Ok(CudaState::Running) => self.note(JournalStep::Running),
-            Ok(state) => return Err(self.recover(&format!("the driver reports {state:?}"), false)),
-            Err(error) => return Err(self.recover(&error.to_string(), false)),
-        }
+    fn unlock(&mut self, bytes: u64) -> Answer {
+        let unlocked = self.call(ParkStep::Unlocking, Cuda::unlock)?;
+        self.expect(unlocked, ParkState::Running)?;
+        let _ = self.write(ParkStep::Running, ParkState::Running, None);
         let expected = bytes - bytes / 20;
         let shown = self.wait_for_bytes(|shown| shown >= expected).unwrap_or(0);
         if shown < expected {
-            let why = format!("it runs, but NVML shows {} of {}", Bytes(shown), Bytes(bytes));
-            return Ok(ParkAnswer::Failed { why });
+            let text = format!("it runs, but NVML shows {} of {}", Bytes(shown), Bytes(bytes));
+            return Ok(ParkAnswer::new(ParkResult::Failed, text));
         }
-        Ok(ParkAnswer::Running { bytes, ms: self.milliseconds() })
+        Ok(self.done(ParkResult::Running, &format!("restored {}", Bytes(bytes)), bytes))
     }
 
-    fn ask_state(&mut self) -> Result<ParkAnswer, ParkAnswer> {
-        if self.own_record()?.is_none() {
-            return refused("gpumem has not parked it");
+    fn ask_state(&mut self) -> Answer {
+        let state = self.cuda.state(self.pid);
+        let failure = state.as_ref().err().map(CudaError::to_string);
+        // The lock shows that no helper is at work, so the last one has died.
+        if self.record.as_ref().is_some_and(|record| record.state() == ParkState::Unknown) {
+            let known = state.clone().unwrap_or(ParkState::Unknown);
+            let why = failure.clone().unwrap_or("an earlier operation was interrupted".to_owned());
+            let _ = self.write(ParkStep::Asked, known, Some(why));
         }
-        match self.cuda.state(self.request.way.pid) {
-            Ok(CudaState::Running) => self.note(JournalStep::Running),
-            Ok(CudaState::Checkpointed) => self.note(JournalStep::Parked { left_bytes: None }),
-            state => {
-                let why = match &state {
-                    Err(error) => error.to_string(),
-                    Ok(_) => "an earlier operation was interrupted".to_owned(),
-                };
-                self.note(JournalStep::Failed { why, state: state.ok() });
+        match failure {
+            None => Ok(ParkAnswer::new(ParkResult::Running, "the driver reports the state")),
+            Some(failure) => refuse(failure),
+        }
+    }
+
+    /// Makes a call that changes the state, after its step is on disk. Returns an error if the call was not made, or if
+    /// the process has exited.
+    fn call(
+        &mut self,
+        step: ParkStep,
+        call: impl FnOnce(&Cuda, u32) -> Result<(), CudaError>,
+    ) -> Result<Result<(), CudaError>, ParkAnswer> {
+        let written = self.write(step, ParkState::Unknown, None);
+        // An unlock must happen even if the disk is full.
+        if let Err(error) = written
+            && step != ParkStep::Unlocking
+        {
+            return Err(self.recover(&format!("cannot write the journal: {error}"), false));
+        }
+        let result = call(&self.cuda, self.pid);
+        if self.control.has_exited(self.handle) {
+            // If another process has the pid now, the lock must not stay.
+            if step == ParkStep::Locking && result.is_ok() {
+                let _ = self.cuda.unlock(self.pid);
             }
+            return Err(ParkAnswer::new(ParkResult::Failed, "it exited in the meantime"));
         }
-        Ok(ParkAnswer::Running { bytes: 0, ms: 0 })
+        Ok(result)
+    }
+
+    /// Returns an error unless a call succeeded and the driver reports the expected state.
+    fn expect(
+        &mut self,
+        result: Result<(), CudaError>,
+        expected: ParkState,
+    ) -> Result<(), ParkAnswer> {
+        let why = match result.and_then(|()| self.cuda.state(self.pid)) {
+            Ok(state) if state == expected => return Ok(()),
+            Ok(_) => "the driver reports another state than expected".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(self.recover(&why, false))
     }
 
     /// Undoes a lock, and describes the state in which a failure has left the process. `is_harmless` is set if the
     /// process only worked.
     fn recover(&mut self, why: &str, is_harmless: bool) -> ParkAnswer {
-        let pid = self.request.way.pid;
         let was_parking = self.request.operation != ParkOperation::Unpark;
-        let mut state = self.cuda.state(pid);
-        if state == Ok(CudaState::Locked) && was_parking {
-            self.note(JournalStep::Unlocking);
-            state = self.cuda.unlock(pid).and_then(|()| self.cuda.state(pid));
+        let mut state = self.cuda.state(self.pid);
+        if state == Ok(ParkState::Locked) && was_parking {
+            let _ = self.write(ParkStep::Unlocking, ParkState::Unknown, None);
+            state = self.cuda.unlock(self.pid).and_then(|()| self.cuda.state(self.pid));
         }
-        let unparks = format!("run `gpumem unpark {pid}`");
-        let words = match &state {
-            Ok(CudaState::Running) => "it runs as before".to_owned(),
-            Ok(CudaState::Locked) => format!("it is locked, and its CUDA calls wait; {unparks}"),
-            Ok(CudaState::Checkpointed) => format!("its memory is on the host; {unparks}"),
-            Ok(CudaState::Failed) => "its CUDA state is lost; end it".to_owned(),
-            Ok(CudaState::Other(number)) => {
-                format!("its state is {number}, which gpumem does not know")
+        let unpark = format!("run `gpumem unpark {}`", self.pid);
+        let (known, text) = match state {
+            Ok(ParkState::Running) => (ParkState::Running, "it runs as before".to_owned()),
+            Ok(ParkState::Lost) => (ParkState::Lost, "its CUDA state is lost; end it".to_owned()),
+            Ok(state @ ParkState::Locked) => {
+                (state, format!("it is locked, and its CUDA calls wait; {unpark}"))
             }
-            Err(error) => format!("its state is unknown ({error})"),
+            Ok(state @ ParkState::Parked) => {
+                (state, format!("its memory is on the host; {unpark}"))
+            }
+            Ok(_) => (ParkState::Unknown, "the driver reports an unknown state".to_owned()),
+            Err(error) => (ParkState::Unknown, format!("its state is unknown ({error})")),
         };
-        self.note(JournalStep::Failed { why: why.to_owned(), state: state.clone().ok() });
-        let why = format!("{why}; {words}");
-        match is_harmless && state == Ok(CudaState::Running) {
-            true => ParkAnswer::Busy { why },
-            false => ParkAnswer::Failed { why },
-        }
+        let _ = self.write(ParkStep::Asked, known, Some(why.to_owned()));
+        let is_busy = is_harmless && known == ParkState::Running;
+        let result = if is_busy { ParkResult::Busy } else { ParkResult::Failed };
+        ParkAnswer::new(result, format!("{why}; {text}"))
     }
 
-    fn exited(&mut self) -> ParkAnswer {
-        ParkAnswer::Failed { why: "it exited in the meantime".to_owned() }
+    /// Writes a step to the journal.
+    fn write(
+        &mut self,
+        step: ParkStep,
+        state_without_helper: ParkState,
+        failure: Option<String>,
+    ) -> io::Result<()> {
+        let record = self.record.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let pid = std::process::id();
+        record.time = read_time();
+        record.helper = (pid, start_ticks(pid)?.unwrap_or(0));
+        record.was_restored |= step == ParkStep::Restoring;
+        (record.step, record.state_without_helper) = (step, state_without_helper);
+        record.failure = failure;
+        self.request.settings.journals.append(record)
     }
 
-    /// Writes a step that precedes a call. The call must not happen if this fails.
-    fn announce(&mut self, step: JournalStep) -> Result<(), ParkAnswer> {
-        self.journal
-            .write(step)
-            .or_else(|error| refused(format!("the journal: {}", system_message(&error))))
-    }
-
-    /// Writes what has happened, or precedes a call that only undoes something. Such a call must happen even if the
-    /// disk is full.
-    fn note(&mut self, step: JournalStep) {
-        let _ = self.journal.write(step);
-    }
-
-    /// Returns the record of the process. If only another user's journal contains it, copies it.
-    fn own_record(&mut self) -> Result<Option<ParkRecord>, ParkAnswer> {
-        let failed = |error: io::Error| ParkAnswer::Refused {
-            why: format!("the journal: {}", system_message(&error)),
+    fn describe(&self, snapshot: &Snapshot) -> Result<ParkRecord, ParkAnswer> {
+        let gpus = held(self.pid, snapshot).zip(snapshot.driver.version.clone());
+        let Some((gpus, driver_version)) = gpus else {
+            return refuse("NVML does not report its memory");
         };
-        if let Some(record) = self.journal.record().map_err(failed)? {
-            return Ok(Some(record));
-        }
-        let mut records = self.journals.read(&self.roots).into_iter();
-        let identity = (self.request.way.pid, self.request.way.start_ticks);
-        let record =
-            records.find(|record| (record.process.pid, record.process.start_ticks) == identity);
-        if let Some(record) = &record {
-            self.announce(JournalStep::Adopted(record.process.clone()))?;
-        }
-        Ok(record)
-    }
-
-    /// Returns all records. That of this process shows the state before this operation.
-    fn records(&mut self, snapshot: &Snapshot) -> Result<Vec<ParkRecord>, ParkAnswer> {
-        let own = self
-            .journal
-            .record()
-            .or_else(|error| refused(format!("the journal: {}", system_message(&error))))?;
-        let mut records = self.journals.read(&self.roots);
-        let pid = self.request.way.pid;
-        records.retain(|record| own.is_none() || record.process.pid != pid);
-        records.extend(own);
-        Ok(records.into_iter().map(|record| record.corrected(snapshot)).collect())
-    }
-
-    fn describe(&self, snapshot: &Snapshot) -> Result<ParkedProcess, ParkAnswer> {
-        let gpus = held(self.request.way.pid, snapshot).filter(|gpus| !gpus.is_empty());
-        let Some((gpus, driver_version)) = gpus.zip(snapshot.driver.version.clone()) else {
-            return refused("NVML does not report its memory");
-        };
-        Ok(ParkedProcess {
-            pid: self.request.way.pid,
-            start_ticks: self.request.way.start_ticks,
-            uid: self.request.way.uid,
+        let before = self.record.clone();
+        let mut process = self.request.process.clone();
+        process.bytes = gpus.iter().map(|gpu| gpu.bytes).sum();
+        Ok(ParkRecord {
+            time: read_time(),
+            helper: (0, 0),
+            step: ParkStep::Intent,
+            state_without_helper: ParkState::Running,
+            failure: None,
+            was_restored: before.is_some_and(|record| record.corrected(snapshot).was_restored),
             boot_id: self.request.boot_id.clone(),
-            name: self.request.way.name.clone(),
-            notebook: self.request.way.notebook.clone(),
             driver_version,
             gpus,
+            process,
         })
     }
 
+    fn bytes(&self) -> u64 {
+        self.record.as_ref().map_or(0, |record| record.process.bytes)
+    }
+
     fn sample(&mut self) -> Result<Snapshot, ParkAnswer> {
-        if self.live.is_none() {
-            let settings = &self.request.settings;
-            let options = NvmlOptions {
-                library: settings.nvml_library.clone(),
-                timeout: settings.nvml_timeout,
-            };
-            let live = Live::open(options, POLL).or_else(|error| refused(error.to_string()))?;
-            self.live = Some(live);
-        }
-        match &mut self.live {
-            Some(live) => Ok(live.sample()),
-            None => refused("NVML is not open"),
-        }
+        let live = match self.live.take() {
+            Some(live) => live,
+            None => {
+                let settings = &self.request.settings;
+                let (library, timeout) = (settings.nvml_library.clone(), settings.nvml_timeout);
+                Live::open(NvmlOptions { library, timeout }, POLL).or_else(refuse)?
+            }
+        };
+        Ok(self.live.insert(live).sample())
     }
 
     /// Waits until NVML shows a wanted number of bytes for the process. Returns the number in the last sample, or `None`
@@ -437,9 +394,7 @@ impl Operation<'_> {
     fn wait_for_bytes(&mut self, is_wanted: impl Fn(u64) -> bool) -> Option<u64> {
         let start = Instant::now();
         loop {
-            let shown =
-                self.sample().ok().and_then(|snapshot| held(self.request.way.pid, &snapshot));
-            let bytes = shown.map(|held| held.iter().map(|gpu| gpu.bytes).sum::<u64>());
+            let bytes = self.sample().ok().and_then(|snapshot| sum(held(self.pid, &snapshot)));
             if bytes.is_some_and(&is_wanted) || start.elapsed() > EFFECT {
                 return bytes;
             }
@@ -455,31 +410,40 @@ impl Operation<'_> {
     ) -> Result<Vec<OwnedFd>, ParkAnswer> {
         let claims = Claims::of_machine();
         let lock = |parked: &ParkedGpu| {
-            let gpu = find_gpu(parked, snapshot)?;
-            let lock = claims.lock_for_restore(gpu).or_else(|error| refused(error.to_string()))?;
-            lock.ok_or_else(|| ParkAnswer::NoRoom {
-                why: format!("another process is being restored on GPU {}; try again", gpu.index),
-            })
+            let gpu = find_gpu(parked, snapshot).or_else(no_room)?;
+            let lock = claims.lock_for_restore(gpu).or_else(refuse)?;
+            let why =
+                || format!("another process is being restored on GPU {}; try again", gpu.index);
+            lock.ok_or_else(|| ParkAnswer::new(ParkResult::NoRoom, why()))
         };
         gpus.iter().map(lock).collect()
     }
 
-    fn milliseconds(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn done(&self, result: ParkResult, text: &str, bytes: u64) -> ParkAnswer {
+        let time = self.started.elapsed();
+        let text = format!("{text} in {:.1} s", time.as_secs_f64());
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        ParkAnswer { result, text, bytes, ms }
     }
 }
 
-fn find_gpu<'a>(parked: &ParkedGpu, snapshot: &'a Snapshot) -> Result<&'a Gpu, ParkAnswer> {
+fn no_room<T>(why: String) -> Result<T, ParkAnswer> {
+    Err(ParkAnswer::new(ParkResult::NoRoom, why))
+}
+
+fn sum(held: Option<Vec<ParkedGpu>>) -> Option<u64> {
+    Some(held?.iter().map(|gpu| gpu.bytes).fold(0, u64::saturating_add))
+}
+
+fn find_gpu<'a>(parked: &ParkedGpu, snapshot: &'a Snapshot) -> Result<&'a Gpu, String> {
     let mut gpus = snapshot.gpus.iter();
     let gpu = gpus.find(|gpu| gpu.uuid.as_ref() == Some(&parked.uuid));
     let gpu = gpu.filter(|gpu| gpu.stale_seconds.is_none());
-    gpu.ok_or_else(|| ParkAnswer::NoRoom {
-        why: format!("GPU {}, which it used, cannot be read", parked.uuid),
-    })
+    gpu.ok_or_else(|| format!("GPU {}, which it used, cannot be read", parked.uuid))
 }
 
-/// Returns the free memory of each GPU. Fails if it is not enough.
-pub fn find_room(gpus: &[ParkedGpu], snapshot: &Snapshot) -> Result<Vec<u64>, ParkAnswer> {
+/// Returns the free memory of each GPU. If it is not enough for a restore, returns who holds the memory.
+pub fn find_room(gpus: &[ParkedGpu], snapshot: &Snapshot) -> Result<Vec<u64>, String> {
     let room = |parked: &ParkedGpu| {
         let gpu = find_gpu(parked, snapshot)?;
         let needed = parked.bytes.saturating_add(SPARE_BYTES);
@@ -495,15 +459,9 @@ pub fn find_room(gpus: &[ParkedGpu], snapshot: &Snapshot) -> Result<Vec<u64>, Pa
             format!("{} {}{}", row.pid, name.unwrap_or("?"), bytes.unwrap_or_default())
         });
         let holders = holders.collect::<Vec<_>>().join(", ");
-        Err(ParkAnswer::NoRoom {
-            why: format!(
-                "it needs {} on GPU {}, and {} are free; held by {}",
-                Bytes(needed),
-                gpu.index,
-                Bytes(free),
-                if holders.is_empty() { "no listed process" } else { &holders }
-            ),
-        })
+        let holders = if holders.is_empty() { "no listed process" } else { &holders };
+        let (needed, free, index) = (Bytes(needed), Bytes(free), gpu.index);
+        Err(format!("it needs {needed} on GPU {index}, and {free} are free; held by {holders}"))
     };
     gpus.iter().map(room).collect()
 }

@@ -9,26 +9,28 @@ mod ffi;
 mod helper;
 pub mod journal;
 
-use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{env, io, mem};
 
-pub use helper::{find_room, serves};
+pub use helper::{find_room, run_if_requested};
 use serde::{Deserialize, Serialize};
 
-use self::journal::{Journals, ParkedProcess};
-use super::target::{ParkWay, Step, Target};
+use self::check::find_obstacles;
+use self::journal::{Journals, ParkRecord};
+use super::plan::Why;
+use super::target::{ProcessToPark, Step};
+use super::{Plan, Refused, Target};
 use crate::deadline::Task;
 use crate::host::{Roots, read_host};
+use crate::model::Snapshot;
 use crate::model::process::ParkState;
-use crate::units::{Bytes, Span, system_message};
+use crate::units::{Span, without_error_numbers};
 
 /// Argument that makes gpumem a helper, followed by the [`ParkRequest`].
 const ARGUMENT: &str = "park-helper";
-/// Maximum size of the helper's answer.
-const ANSWER_BYTES: u64 = 64 << 10;
 /// Bytes that an H100 moves each second. The host's pageable memory and one thread limit the rate.
 const BYTES_PER_SECOND: u64 = 5_000_000_000;
 /// How long to wait for the driver to report the state of a process.
@@ -37,12 +39,13 @@ const STATE_TIME: Duration = Duration::from_secs(15);
 /// Where the helper finds NVML and the journals.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ParkSettings {
-    /// State directories with journals. New journals are written to the first.
-    pub states: Vec<PathBuf>,
+    pub journals: Journals,
     pub nvml_library: Option<PathBuf>,
     pub nvml_timeout: Duration,
     /// Maximum number of bytes that all parked processes may hold in host memory.
     pub most_bytes: Option<u64>,
+    /// Time between the two checks of the free memory before a restore.
+    pub check_interval: Duration,
 }
 
 static SETTINGS: OnceLock<ParkSettings> = OnceLock::new();
@@ -56,10 +59,6 @@ impl ParkSettings {
     pub fn current() -> Option<&'static Self> {
         SETTINGS.get()
     }
-
-    pub fn journals(&self) -> Journals {
-        Journals::new(self.states.iter().map(PathBuf::as_path))
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -69,9 +68,7 @@ pub enum ParkOperation {
     /// Parks a process that is then ended. It may be working.
     ParkToEnd,
     Unpark,
-    /// Checks whether the driver has the functions, and whether the process uses CUDA. Changes nothing.
-    Probe,
-    /// Asks the driver for the state, and writes it to the journal.
+    /// Asks the driver for the state. Writes it to the journal if the process is in one.
     AskState,
 }
 
@@ -79,135 +76,96 @@ pub enum ParkOperation {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ParkRequest {
     operation: ParkOperation,
-    #[serde(flatten)]
-    way: ParkWay,
+    process: ProcessToPark,
     boot_id: Arc<str>,
     settings: ParkSettings,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-pub enum ParkAnswer {
-    Parked {
-        bytes: u64,
-        ms: u64,
-    },
-    /// The process runs. `bytes` were restored, 0 if none had to be.
-    Running {
-        bytes: u64,
-        ms: u64,
-    },
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParkResult {
+    Parked,
+    Running,
     /// Nothing was done.
-    Refused {
-        why: String,
-    },
+    Refused,
     /// The process was working, and runs.
-    Busy {
-        why: String,
-    },
+    Busy,
     /// Too little memory is free on its GPUs. The process stays parked.
-    NoRoom {
-        why: String,
-    },
-    /// The operation failed. `why` says what state the process is in.
-    Failed {
-        why: String,
-    },
+    NoRoom,
+    /// The operation failed. The text says what state the process is in.
+    Failed,
     /// The helper has not answered in time, and continues.
-    Late {
-        helper: u32,
-    },
+    Late,
+}
+
+/// Answer of the helper. The text has no subject and no full stop.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParkAnswer {
+    pub result: ParkResult,
+    pub text: String,
+    /// Bytes that were moved, and how long the operation took.
+    pub bytes: u64,
+    pub ms: u64,
+}
+
+impl ParkAnswer {
+    pub fn new(result: ParkResult, text: impl Into<String>) -> Self {
+        Self { result, text: without_error_numbers(&text.into()), bytes: 0, ms: 0 }
+    }
+
+    fn refused(text: impl ToString) -> Self {
+        Self::new(ParkResult::Refused, text.to_string())
+    }
 }
 
 impl ParkRequest {
     /// Returns `None` if the program has no settings or the boot is unknown.
-    pub fn new(operation: ParkOperation, way: &ParkWay) -> Option<Self> {
+    fn new(operation: ParkOperation, process: &ProcessToPark) -> Option<Self> {
         let boot_id = read_host(&Roots::default()).boot_id?;
         let settings = ParkSettings::current()?.clone();
-        Some(Self { operation, way: way.clone(), boot_id, settings })
-    }
-
-    /// Creates a request for a process in the journals.
-    pub fn of_record(operation: ParkOperation, process: &ParkedProcess) -> Option<Self> {
-        let request = Self::new(
-            operation,
-            &ParkWay {
-                pid: process.pid,
-                start_ticks: process.start_ticks,
-                uid: process.uid,
-                name: Arc::clone(&process.name),
-                notebook: process.notebook.clone(),
-                bytes: process.bytes(),
-            },
-        )?;
-        (request.boot_id == process.boot_id).then_some(request)
+        Some(Self { operation, process: process.clone(), boot_id, settings })
     }
 
     /// Starts a helper and waits for its answer. If the time expires, the helper continues.
-    pub fn perform(&self, time: Duration) -> ParkAnswer {
-        let failed = |error: io::Error| ParkAnswer::Refused {
-            why: format!("cannot start the helper: {}", system_message(&error)),
-        };
-        let request = match serde_json::to_string(self) {
-            Ok(request) => request,
-            Err(error) => return failed(error.into()),
-        };
-        let program = std::env::current_exe();
-        let mut child = match program.and_then(|program| {
-            Command::new(program)
-                .args([ARGUMENT, &request])
-                .current_dir("/")
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-        }) {
-            Ok(child) => child,
-            Err(error) => return failed(error),
-        };
-        let helper = child.id();
+    fn run_helper(&self, time: Duration) -> io::Result<ParkAnswer> {
+        let helper = Command::new(env::current_exe()?)
+            .args([ARGUMENT, &serde_json::to_string(self)?])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = helper.id();
         let wait = move || {
-            let mut answer = Vec::new();
-            if let Some(stdout) = child.stdout.take() {
-                let _ = stdout.take(ANSWER_BYTES).read_to_end(&mut answer);
-            }
-            let _ = child.wait();
-            serde_json::from_slice(&answer).ok()
+            let output = helper.wait_with_output().ok()?;
+            serde_json::from_slice(&output.stdout).ok()
         };
-        let answer = match Task::start("park-helper", wait) {
-            Ok(task) => task.within(time),
-            Err(error) => return failed(error),
-        };
-        match answer {
+        Ok(match Task::start("park-helper", wait)?.within(time) {
             Ok(Some(answer)) => answer,
-            Ok(None) => ParkAnswer::Failed {
-                why: "the helper died; `gpumem park --list` asks the driver for the state"
-                    .to_owned(),
-            },
-            Err(_) => ParkAnswer::Late { helper },
-        }
+            Ok(None) => {
+                let text = "the helper died; `gpumem park --list` asks the driver for the state";
+                ParkAnswer::new(ParkResult::Failed, text)
+            }
+            Err(_) => {
+                let result = "`gpumem park --list` shows the result";
+                let text = format!("not done yet; the helper ({pid}) continues, and {result}");
+                ParkAnswer::new(ParkResult::Late, text)
+            }
+        })
     }
 }
 
-impl ParkAnswer {
-    /// Describes the answer as a sentence without a subject or full stop.
-    pub fn words(&self) -> String {
-        let seconds = |ms: u64| ms as f64 / 1000.0;
-        match self {
-            Self::Parked { bytes, ms } => {
-                format!("parked {} in host memory in {:.1} s", Bytes(*bytes), seconds(*ms))
-            }
-            Self::Running { bytes: 0, .. } => "running; nothing had to be restored".to_owned(),
-            Self::Running { bytes, ms } => {
-                format!("restored {} in {:.1} s", Bytes(*bytes), seconds(*ms))
-            }
-            Self::Refused { why } | Self::Busy { why } | Self::NoRoom { why } => why.clone(),
-            Self::Failed { why } => why.clone(),
-            Self::Late { helper } => format!(
-                "not done yet; the helper ({helper}) continues, and `gpumem park --list` shows the result"
-            ),
-        }
-    }
+/// Performs an operation in a helper, and waits for its answer.
+pub fn perform(operation: ParkOperation, process: &ProcessToPark) -> ParkAnswer {
+    let time = match operation {
+        ParkOperation::AskState => STATE_TIME,
+        _ => timeout(process.bytes),
+    };
+    let Some(request) = ParkRequest::new(operation, process) else {
+        return ParkAnswer::refused("there is no state directory for the journal");
+    };
+    let answer = request.run_helper(time);
+    answer.unwrap_or_else(|error| ParkAnswer::refused(format!("cannot start the helper: {error}")))
 }
 
 /// Returns about how long it takes to move the bytes, in one direction.
@@ -216,35 +174,51 @@ pub fn estimate(bytes: u64) -> Span {
 }
 
 /// Returns how long to wait for an operation.
-pub fn patience(bytes: u64) -> Duration {
+pub fn timeout(bytes: u64) -> Duration {
     (estimate(bytes).0 * 4 + Duration::from_secs(30)).max(Duration::from_secs(60))
 }
 
-/// Asks the driver whether it can park a target. Returns why not.
-pub fn probe(target: &Target) -> Option<String> {
-    let way = target.steps.iter().find_map(|step| match step {
-        Step::Park { way, .. } => Some(way),
-        _ => None,
-    })?;
-    match ParkRequest::new(ParkOperation::Probe, way)?.perform(STATE_TIME) {
-        ParkAnswer::Running { .. } => None,
-        answer => Some(answer.words()),
+/// Returns all records. Asks the driver for states that the journals do not show.
+pub fn read_records(settings: &ParkSettings) -> Vec<ParkRecord> {
+    let records = settings.journals.read();
+    let is_unknown = |record: &&ParkRecord| record.state() == ParkState::Unknown;
+    for record in records.iter().filter(is_unknown) {
+        perform(ParkOperation::AskState, &record.process);
+    }
+    if records.iter().any(|record| is_unknown(&record)) {
+        settings.journals.read()
+    } else {
+        records
     }
 }
 
-/// Returns all records. Asks the driver for states that the journals do not show.
-pub fn read_records(settings: &ParkSettings) -> Vec<journal::ParkRecord> {
-    let (roots, journals) = (Roots::default(), settings.journals());
-    journals.prune(&roots);
-    let records = journals.read(&roots);
-    let unknown: Vec<_> =
-        records.iter().filter(|record| record.state == ParkState::Unknown).collect();
-    if unknown.is_empty() {
-        return records;
+/// Refuses each target that cannot be parked. Asks the driver, but changes no process. Returns how many targets a plan
+/// was to park.
+pub fn check_parks(plan: &mut Plan, snapshot: &Snapshot) -> usize {
+    let Some(settings) = ParkSettings::current() else { return 0 };
+    read_records(settings);
+    let (parked, others) = mem::take(&mut plan.targets).into_iter().partition(Target::is_park);
+    plan.targets = others;
+    let count = Vec::len(&parked);
+    for target in parked {
+        let Some(Step::Park { process, .. }) = target.steps.first() else { continue };
+        let mut obstacles = find_obstacles(settings, snapshot, process.pid, false);
+        if obstacles.is_empty() {
+            let answer = perform(ParkOperation::AskState, process);
+            obstacles.extend((answer.result != ParkResult::Running).then_some(answer.text));
+        }
+        if obstacles.is_empty() {
+            plan.targets.push(target);
+            continue;
+        }
+        plan.refused.push(Refused {
+            pid: Some(process.pid),
+            user: target.members.first().and_then(|member| member.user.clone()),
+            name: Some(Arc::clone(&process.name)),
+            finding: None,
+            kind: None,
+            why: Why::CannotPark { obstacle: obstacles.join("; ").into() },
+        });
     }
-    for record in unknown {
-        let request = ParkRequest::of_record(ParkOperation::AskState, &record.process);
-        let _ = request.map(|request| request.perform(STATE_TIME));
-    }
-    journals.read(&roots)
+    count
 }

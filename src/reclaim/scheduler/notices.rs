@@ -6,9 +6,12 @@ use serde::Serialize;
 
 use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, is_seen};
 use crate::config::reap::Response;
+use crate::host::read_time;
 use crate::model::finding::Finding;
 use crate::model::{Time, json};
+use crate::reclaim::park::journal::ParkRecord;
 use crate::reclaim::warnings::WarningDue;
+use crate::report::escape::escape;
 
 const SCHEMA: &str = "gpumem.notice/1";
 
@@ -48,6 +51,35 @@ impl Notice {
         line.push(b'\n');
         line
     }
+}
+
+/// Returns the JSON document that tells the owner of a parked notebook why it cannot be restored.
+pub fn no_room_json(record: &ParkRecord, host: Option<&str>, why: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct NoRoomDocument<'a> {
+        schema: &'static str,
+        notice: &'static str,
+        time: Time,
+        host: Option<&'a str>,
+        uid: u32,
+        restore: String,
+        message: String,
+    }
+    let process = &record.process;
+    let name = process.notebook.as_ref().unwrap_or(&process.name);
+    let document = NoRoomDocument {
+        schema: SCHEMA,
+        notice: "no_room",
+        time: read_time(),
+        host,
+        uid: process.uid,
+        restore: format!("gpumem unpark {}", process.pid),
+        message: escape(&format!("{name} is parked and runs a cell, which waits: {why}")).into(),
+    };
+    let mut line = Vec::new();
+    let _ = json::append(&mut line, &document);
+    line.push(b'\n');
+    line
 }
 
 impl ReapScheduler {

@@ -42,7 +42,7 @@ impl Step {
     pub fn describe(&self, target: &Target) -> String {
         let action = match self {
             Self::Release { way, .. } => release::describe(way),
-            Self::Park { way, to_end, .. } => return park::describe(way, *to_end),
+            Self::Park { process, to_end } => return park::describe(process, *to_end),
             Self::ShutKernel { kernel, .. } => shut_kernel::describe(kernel),
             Self::Signal { signal, recipients, .. } => {
                 signal::describe(*signal, *recipients, target)
@@ -69,9 +69,9 @@ impl Step {
     pub(super) fn grace_seconds(&self) -> f64 {
         match self {
             Self::Release { grace_seconds, .. }
-            | Self::Park { grace_seconds, .. }
             | Self::ShutKernel { grace_seconds, .. }
             | Self::Signal { grace_seconds, .. } => *grace_seconds,
+            Self::Park { process, .. } => park::grace_seconds(process),
             Self::Advise { .. } => 0.0,
         }
     }
@@ -100,7 +100,7 @@ impl Step {
     ) -> Result<StepEffect, LedgerError> {
         match self {
             Self::Release { way, options, .. } => release::request(way, options, state, context),
-            Self::Park { way, to_end, .. } => park::request(way, *to_end, state, context),
+            Self::Park { process, to_end } => park::request(process, *to_end, state, context),
             Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, state, context),
             Self::Signal { signal, .. } => signal::send(*signal, state, context, recipients),
             Self::Advise { .. } => Ok(StepEffect::Over),
@@ -115,7 +115,7 @@ impl Step {
     ) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, state, context),
-            Self::Park { way, to_end, .. } => park::effect(way, *to_end, state, context),
+            Self::Park { process, to_end } => park::effect(process, *to_end, state, context),
             Self::ShutKernel { .. } => shut_kernel::effect(state),
             Self::Signal { recipients, .. } if !state.alive(*recipients, context).is_empty() => {
                 StepEffect::Pending
@@ -136,7 +136,7 @@ impl Step {
 
     /// Returns whether the step ends processes. Such a step can also end dependent processes, and the act succeeds
     /// once the memory is free. The effect of a release is measured with [`ReleaseMeter`] instead.
-    pub(super) fn ends_processes(&self) -> bool {
+    pub fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. } | Self::Park { .. })
     }
 
@@ -159,7 +159,11 @@ impl fmt::Display for Deed {
             }
             Self::Release { way } => f.write_str(&release::describe_request(way, "asking")),
             Self::Park { process, bytes } => {
-                write!(f, "parking {}: moving {} to host memory", process.pid, Bytes(*bytes))
+                let (pid, bytes) = (process.pid, Bytes(*bytes));
+                write!(
+                    f,
+                    "a helper moves {bytes} of {pid} to host memory, and finishes in any case"
+                )
             }
             Self::ShutKernel { kernel_id } => {
                 write!(f, "asking its server to shut kernel {kernel_id} down")
@@ -174,7 +178,7 @@ pub(super) fn perform(roots: &Roots, request: &Request) -> RequestResult {
         Request::Release { way, options } => {
             RequestResult::Released(ways::perform(roots, way, options))
         }
-        Request::Park { way, to_end } => RequestResult::Parked(park::perform(way, *to_end)),
+        Request::Park { process, to_end } => RequestResult::Parked(park::perform(process, *to_end)),
         Request::ShutKernel { kernel, even_at_work, asked } => {
             ask_server(roots, kernel, *even_at_work, asked)
         }
@@ -338,7 +342,7 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> (Vec<Step>, f64) {
     // No step that ends processes may precede the parks.
     if let Some(first) = steps.iter().position(Step::ends_processes) {
         let processes = candidate.processes.iter();
-        let parks = processes.filter_map(|process| park::to_end(process, candidate.snapshot));
+        let parks = processes.filter_map(|process| park::before_end(process, candidate.snapshot));
         steps.splice(first..first, parks);
     }
     (steps, if is_restarted { RESPAWN_SECONDS } else { 0.0 })

@@ -257,6 +257,7 @@ pub fn target(pid: u32) -> Target {
         }],
         owner: None,
         respawn_seconds: 0.0,
+        instead: None,
         used_at_plan: None,
     }
 }

@@ -7,13 +7,13 @@
 #![allow(non_snake_case, reason = "the symbols have CUDA's names")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{env, ptr, thread};
+use std::{env, thread};
 
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::fs::{FlockOperation, flock};
@@ -41,8 +41,6 @@ const UNKNOWN: c_int = 999;
 pub struct Script {
     /// Version of CUDA, as 1000 × major + 10 × minor.
     pub version: i32,
-    /// Functions that the driver lacks.
-    pub missing: Vec<String>,
     pub faults: Vec<CallFault>,
     pub processes: BTreeMap<u32, CudaProcess>,
     /// Names of the functions that were called, with pids.
@@ -65,6 +63,8 @@ pub struct CudaProcess {
 pub struct CallFault {
     /// End of the function's name, such as `Lock`; empty for all functions.
     pub function: String,
+    /// Pid of the process that the call is about, or `None` for all processes.
+    pub pid: Option<u32>,
     /// Return code, or `None` for the usual answer.
     pub code: Option<i32>,
     /// Set if the function does what it should although it returns `code`.
@@ -75,6 +75,8 @@ pub struct CallFault {
     pub hangs: bool,
     pub kills_target: bool,
     pub kills_caller: bool,
+    /// Set if the call has its effect before it kills.
+    pub kills_late: bool,
     /// Set if the rows of the process stay in the scene.
     pub keeps_rows: bool,
     /// Number of calls to which the fault applies, or `None` for all.
@@ -89,13 +91,7 @@ impl CallFault {
 
 impl Default for Script {
     fn default() -> Self {
-        Self {
-            version: 13_000,
-            missing: Vec::new(),
-            faults: Vec::new(),
-            processes: BTreeMap::new(),
-            calls: Vec::new(),
-        }
+        Self { version: 13_000, faults: Vec::new(), processes: BTreeMap::new(), calls: Vec::new() }
     }
 }
 
@@ -157,7 +153,9 @@ fn try_answer(
         script.calls.push((function.to_owned(), pid));
         let mut faults = script.faults.iter_mut();
         let fault = faults.find(|fault| {
-            function.ends_with(&fault.function) && fault.times.is_none_or(|times| times > 0)
+            function.ends_with(&fault.function)
+                && fault.pid.is_none_or(|target| target == pid)
+                && fault.times.is_none_or(|times| times > 0)
         })?;
         fault.times = fault.times.map(|times| times - 1);
         Some(fault.clone())
@@ -173,15 +171,18 @@ fn try_answer(
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.map(|pid| kill_process(pid, Signal::KILL))
     };
-    if fault.kills_caller {
-        kill(std::process::id());
-    }
-    if fault.kills_target {
-        kill(pid);
-    }
+    let kill_if = |is_due: bool| {
+        if is_due && fault.kills_caller {
+            kill(std::process::id());
+        }
+        if is_due && fault.kills_target {
+            kill(pid);
+        }
+    };
+    kill_if(!fault.kills_late);
     let Some(start_ticks) = start_ticks(pid) else { return Ok(INVALID_VALUE) };
     let scene_path = variable("GPUMEM_MOCK_SCENE")?;
-    Script::change(&path, |script| -> io::Result<c_int> {
+    let answer = Script::change(&path, |script| -> io::Result<c_int> {
         let mut scene = Scene::from_json(&fs::read(&scene_path)?)?;
         let before = scene.clone();
         let process = script.processes.entry(pid).or_default();
@@ -201,7 +202,9 @@ fn try_answer(
             scene.write(&scene_path)?;
         }
         Ok(fault.code.unwrap_or(usual))
-    })?
+    })?;
+    kill_if(fault.kills_late);
+    answer
 }
 
 fn expect(process: &CudaProcess, state: u32) -> Result<(), c_int> {
@@ -241,46 +244,8 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
 
 /// # Safety
 ///
-/// `name` must point to text that ends with 0, and the others to their types.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    function: *mut *mut c_void,
-    version: c_int,
-    _flags: u64,
-    status: *mut c_int,
-) -> c_int {
-    // SAFETY: the caller guarantees the text.
-    let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
-    let lacks = |script: &mut Script| {
-        script.missing.iter().any(|missing| missing == name) || script.version < version
-    };
-    let path = variable("GPUMEM_MOCK_CUDA");
-    let is_missing = path.and_then(|path| Script::change(&path, lacks)).unwrap_or(true);
-    let found = match name {
-        _ if is_missing => ptr::null_mut(),
-        "cuInit" => cuInit as *mut c_void,
-        "cuCheckpointProcessGetRestoreThreadId" => {
-            cuCheckpointProcessGetRestoreThreadId as *mut c_void
-        }
-        "cuCheckpointProcessGetState" => cuCheckpointProcessGetState as *mut c_void,
-        "cuCheckpointProcessLock" => cuCheckpointProcessLock as *mut c_void,
-        "cuCheckpointProcessCheckpoint" => cuCheckpointProcessCheckpoint as *mut c_void,
-        "cuCheckpointProcessRestore" => cuCheckpointProcessRestore as *mut c_void,
-        "cuCheckpointProcessUnlock" => cuCheckpointProcessUnlock as *mut c_void,
-        _ => ptr::null_mut(),
-    };
-    // SAFETY: the caller guarantees the pointers.
-    unsafe {
-        *function = found;
-        *status = c_int::from(found.is_null());
-    }
-    0
-}
-
-/// # Safety
-///
 /// `thread` must point to an integer.
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuCheckpointProcessGetRestoreThreadId(
     pid: c_int,
     thread: *mut c_int,
@@ -293,6 +258,7 @@ unsafe extern "C" fn cuCheckpointProcessGetRestoreThreadId(
 /// # Safety
 ///
 /// `state` must point to an integer.
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_uint) -> c_int {
     answer("cuCheckpointProcessGetState", pid, |process, _, fault| {
         // SAFETY: the caller guarantees the pointer.
@@ -304,6 +270,7 @@ unsafe extern "C" fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_uint)
 /// # Safety
 ///
 /// The arguments must be 64 bytes, or null.
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuCheckpointProcessLock(pid: c_int, arguments: *const [u32; 16]) -> c_int {
     // SAFETY: the caller guarantees the size. Without a timeout, the call could block forever.
     let is_valid = unsafe { arguments.as_ref() }
@@ -318,6 +285,7 @@ unsafe extern "C" fn cuCheckpointProcessLock(pid: c_int, arguments: *const [u32;
     })
 }
 
+#[unsafe(no_mangle)]
 extern "C" fn cuCheckpointProcessCheckpoint(pid: c_int, _arguments: *const c_void) -> c_int {
     answer("cuCheckpointProcessCheckpoint", pid, |process, scene, fault| {
         expect(process, LOCKED)?;
@@ -332,6 +300,7 @@ extern "C" fn cuCheckpointProcessCheckpoint(pid: c_int, _arguments: *const c_voi
     })
 }
 
+#[unsafe(no_mangle)]
 extern "C" fn cuCheckpointProcessRestore(pid: c_int, _arguments: *const c_void) -> c_int {
     if !IS_INITIALIZED.load(Ordering::Acquire) {
         return NOT_INITIALIZED;
@@ -362,6 +331,7 @@ extern "C" fn cuCheckpointProcessRestore(pid: c_int, _arguments: *const c_void) 
     })
 }
 
+#[unsafe(no_mangle)]
 extern "C" fn cuCheckpointProcessUnlock(pid: c_int, _arguments: *const c_void) -> c_int {
     answer("cuCheckpointProcessUnlock", pid, |process, _, _| {
         expect(process, LOCKED)?;
