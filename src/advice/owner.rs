@@ -336,7 +336,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let unit = process.systemd_unit.as_deref()?;
     match role(unit) {
         Role::Work => {}
-        // A process that has outlived its job is no longer managed by the daemon.
+        // A process that has outlived its job is no longer managed by the daemon of the unit.
         Role::Host { owner } => {
             let is_over = process.slurm.as_deref().is_some_and(|slurm| slurm.over == Some(true));
             let words = owner.unnamed.clone().filter(|_| !is_over && !process.is_left_behind());

@@ -56,7 +56,7 @@ pub struct UnloadServer {
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
     pub identify: Vec<Question>,
-    /// Requests that prove that the server is idle.
+    /// Requests whose answers show whether the server is idle.
     pub idle: Vec<Question>,
     /// If true, a server with open connections counts as busy, because its answers to `idle` do not prove that it is
     /// idle.

@@ -273,7 +273,7 @@ fn may_be_password(word: &str) -> bool {
         && word.contains(is_sign)
 }
 
-/// Returns whether a word without a dash is the name of the secret that follows, as in `aws configure set
+/// Returns whether a word is not an option, but names the secret that follows it, as in `aws configure set
 /// aws_session_token X`. Such a name consists of several words, of which the last indicates a secret.
 fn is_name_of_secret(word: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');

@@ -42,7 +42,7 @@ pub struct Reservation {
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// Slurm's variable with the machine's GPU numbers, which do not depend on the devices that a cgroup hides.
+/// Slurm's variable with the GPUs of a job, numbered as on the machine, regardless of GPUs that a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
 /// Within a job, numbers in this variable are relative to the job's GPUs, so only UUIDs are used.

@@ -506,7 +506,8 @@ impl ReapScheduler {
     }
 }
 
-/// Returns whether a snapshot contains a finding's process and reads its GPUs. Otherwise, the finding is based on
+/// Returns whether a snapshot contains a finding's process, if the finding has one, and current process lists of the
+/// finding's GPUs. Otherwise, the finding is based on
 /// older data, and gpumem does not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {

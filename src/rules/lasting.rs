@@ -24,7 +24,7 @@ pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 pub(super) const NOW_SECONDS: f64 = 90.0;
 /// Minimum window, in seconds, for an I/O rate. I/O counters are read only twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// I/O rate, in bytes per second, from which a process is considered working, for example downloading data.
+/// I/O rate, in bytes per second, at or above which a process is considered working, for example downloading data.
 pub const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
 /// To avoid flicker, an active finding stays until CPU use or I/O exceeds its limit by this factor.

@@ -63,7 +63,8 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let Some(since) = began.or_else(first_seen) else {
         return;
     };
-    // The finding began with the process, so `ProcessInput::is_active` would require a history from then on.
+    // `ProcessInput::is_active` ignores findings that began before the history. This finding usually begins when the
+    // process starts.
     let RuleInput { active, rule, .. } = input.rule_input;
     let is_active = active.of_process(&rule.name, input.process.identity()).is_some();
     for row in input.process_history.rows() {

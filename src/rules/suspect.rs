@@ -57,7 +57,7 @@ pub(super) struct Candidate {
     pub(super) began: Began,
     pub(super) samples: u64,
     pub(super) needed: f64,
-    /// CPU use, in percent of a core, from which the process is considered working.
+    /// CPU use, in percent of a core, at or above which the process is considered working.
     pub(super) max_cpu_percent: f64,
     /// Longest pause, in seconds, after which the process resumed work, or 0 if it was never observed to resume.
     pub(super) longest_pause: f64,

@@ -1,4 +1,5 @@
-//! `gpumem serve` and `record --serve` over real sockets: metrics, hanging scrapers, limits, and the written page.
+//! `gpumem serve` and `record --serve` over real sockets: metrics, hanging scrapers and limits. Also the file that
+//! `gpumem metrics --output` writes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

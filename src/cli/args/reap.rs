@@ -123,7 +123,7 @@ pub struct ReapArgs {
     pub recorded: Recorded,
 }
 
-/// Options for killing targets, and for allowing more targets.
+/// Options for how targets are killed, and for including targets that are normally excluded.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HowToKill {
     /// First signal instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL

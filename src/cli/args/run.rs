@@ -16,9 +16,10 @@ Exit codes:
 
 /// Run a command, and report its GPU use, leaks, and processes left behind
 ///
-/// COMMAND runs as it would without gpumem, with the same terminal, standard input and output, environment, process
-/// group, signals and exit code. Meanwhile, gpumem samples the memory of COMMAND and its descendants on every GPU.
-/// Descendants that detach from COMMAND are included. When COMMAND exits, gpumem prints three lines on standard
+/// COMMAND runs as it would without gpumem, with the same terminal, standard input and output, process group, signals
+/// and exit code. Its environment changes only if gpumem chooses GPUs, which sets CUDA_VISIBLE_DEVICES. Meanwhile,
+/// gpumem samples the memory of COMMAND and its descendants on every GPU. Descendants that detach from COMMAND are
+/// included. When COMMAND exits, gpumem prints three lines on standard
 /// error. Processes that still hold GPU memory five seconds later are listed with the command that frees it. gpumem
 /// itself does not kill anything.
 ///

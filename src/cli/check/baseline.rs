@@ -1,5 +1,5 @@
-//! `--baseline`: reports processes that hold memory on a GPU now, but held none in an earlier snapshot. `--max-used`
-//! and the leak rule cover processes whose memory has grown.
+//! `--baseline`: reports each process that holds memory on a GPU now, but held none on that GPU in an earlier snapshot.
+//! `--max-used` and the leak rule cover processes whose memory has grown.
 
 use std::collections::HashSet;
 use std::path::Path;

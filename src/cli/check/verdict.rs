@@ -312,7 +312,7 @@ impl CheckVerdict {
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
         let title = |device: &ComputeDevice<'_>| {
-            // Show claims and queues, because they explain why `--wait-free` does not count the free memory.
+            // Show claims and refusals: `--wait-free` may not count the free memory because of them.
             let notes = [device.gpu.claim_text(), device.refusal()].into_iter().flatten();
             let notes: String = notes.map(|note| format!(", {note}")).collect();
             match (device.free_bytes(), device.total_bytes()) {

@@ -1,7 +1,7 @@
 //! Queues of processes that wait to claim GPUs.
 //!
 //! A waiting process holds a shared record lock (fcntl(2)) on a file in the GPU's folder. The start of the locked range
-//! is the time of arrival, and the length is the time until which the place is valid. The process prolongs the lock
+//! is the time of arrival, and the length is the time until which the place is valid. The process renews the lock
 //! while it waits, so a stopped process does not delay others. The kernel removes the lock when the process exits.
 //!
 //! Other processes read the ranges, even from other pid namespaces, where the lock has no pid. Shared locks do not
@@ -18,7 +18,8 @@ use nix::libc;
 use rustix::fd::OwnedFd;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Time for which a place stays valid unless the process prolongs it, long enough for a busy machine.
+/// Time for which a place stays valid without renewal. It is long enough that a process on a busy machine keeps its
+/// place.
 const VALID_NS: u64 = 5 * SECOND_NS;
 /// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for ten years after boot.
 const TICK_NS: u64 = 100_000;
@@ -35,7 +36,7 @@ pub(super) struct Place {
     pub(super) pid: Option<u32>,
 }
 
-/// Takes or prolongs a place. Returns an error with the reason if that is impossible.
+/// Takes or renews a place. Returns an error with the reason if that is impossible.
 pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> Result<(), String> {
     let mut lock = range(libc::F_RDLCK, start_of(arrived_ns), length(arrived_ns, now_ns));
     let Err(errno) = fcntl(file, FcntlArg::F_SETLK(&lock)) else { return Ok(()) };
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_valid_for_five_seconds_after_it_was_prolonged() {
+    fn a_place_is_valid_for_five_seconds_after_its_renewal() {
         let now = 3_000_000 * SECOND_NS;
         let lock = |start, length| libc::flock { l_pid: 7, ..range(libc::F_RDLCK, start, length) };
         let valid = |lock: &libc::flock, now_ns| place(lock, now_ns).map(|place| place.pid);

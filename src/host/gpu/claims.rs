@@ -401,7 +401,7 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     listed.ok().map(|()| locks)
 }
 
-/// Returns those of the processes that have a claim of the GPU, which they may have inherited.
+/// Returns the claims of the GPU that the processes hold or have inherited.
 pub fn find_heirs(roots: &Roots, gpu: &Gpu, pids: &[u32]) -> Vec<Claim> {
     let is_heir = |pid: &u32| {
         let locks = read_locks_of(&roots.proc, *pid, std::slice::from_ref(gpu));

@@ -137,7 +137,8 @@ impl Folder {
         })
     }
 
-    /// Reads a file in this process rather than in the child process. The read can block on the lock of the memory map.
+    /// Reads a file in this process rather than in the child process. For cmdline, environ and maps, the read can block
+    /// on the mmap lock of the other process.
     pub(super) fn read_here(
         &self,
         name: &CStr,

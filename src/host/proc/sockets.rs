@@ -214,7 +214,7 @@ impl Listening {
         })
     }
 
-    /// Returns those of the TCP addresses in `addresses` that have a client. A client is a process outside the job
+    /// Returns the TCP addresses in `addresses` that have a client. A client is a process outside the job
     /// that is connected or recently was. `folder` belongs to the process that listens at the addresses, and `job`
     /// contains the sockets of all processes of the job. Uses the tables read by [`read`](Self::read). Returns `None`
     /// without these tables, or if no client was found and there are too many connections to know.
@@ -308,7 +308,7 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &CStr) -> Option<u6
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AddressMatch {
     Exact,
-    /// The socket is bound to all addresses of the same IP version.
+    /// The socket is bound to all addresses of the wanted address's IP version.
     Any,
     /// The socket is bound to all IPv6 addresses. Unless `IPV6_V6ONLY` is set, which the table does not show, it also
     /// accepts IPv4 connections.

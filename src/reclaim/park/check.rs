@@ -19,7 +19,7 @@ use crate::units::{Bytes, GIB, MIB};
 
 /// First driver with the checkpoint functions.
 const FIRST_DRIVER: u32 = 570;
-/// Used memory that belongs to no process, from which on it may be managed memory, which cannot be parked.
+/// Amount of used memory that belongs to no process above which it may be managed memory, which cannot be parked.
 const MANAGED_BYTES: u64 = 256 * MIB;
 /// Host memory that must remain available after parking.
 const MARGIN_BYTES: u64 = GIB;

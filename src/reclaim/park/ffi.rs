@@ -56,7 +56,7 @@ fn meaning(code: c_int) -> &'static str {
     }
 }
 
-/// Arguments of the functions that change the state. Only a lock sets any: its timeout.
+/// Arguments of the lock, checkpoint, restore and unlock calls. All bytes are zero, except for the timeout of a lock.
 #[repr(C, align(8))]
 struct Arguments([u8; 64]);
 

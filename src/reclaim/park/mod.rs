@@ -192,8 +192,8 @@ pub fn read_records(settings: &ParkSettings) -> Vec<ParkRecord> {
     }
 }
 
-/// Refuses each target that cannot be parked. Asks the driver, but changes no process. Returns how many targets a plan
-/// was to park.
+/// Refuses each target that cannot be parked. Queries the driver, but does not change any process. Returns how many
+/// targets a plan was to park.
 pub fn check_parks(plan: &mut Plan, snapshot: &Snapshot) -> usize {
     let Some(settings) = ParkSettings::current() else { return 0 };
     read_records(settings);

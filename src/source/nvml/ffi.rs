@@ -58,7 +58,7 @@ pub(super) enum List {
     Mps,
 }
 
-/// Version of the process list calls that a driver supports.
+/// Version of the process list calls that gpumem uses with a driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     /// `…_v3`, with records of 24 bytes, or of 32 bytes on R535 before 535.98.

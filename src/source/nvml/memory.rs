@@ -42,8 +42,8 @@ pub(super) struct WholeGpuMemory {
 }
 
 impl WholeGpuMemory {
-    /// Returns the figures of the GPU: `reported`, which is from v2, if there is no limit, otherwise those of `v1`.
-    /// Returns an error if the figures of v1 are needed, but v1 fails.
+    /// Returns the memory of the whole GPU: `reported` (from v2), or the result of `v1` if a cgroup limits v2. Returns
+    /// an error if v1 is needed but fails.
     pub(super) fn read(
         &mut self,
         reported: Memory,

@@ -29,7 +29,7 @@ use crate::model::snapshot::{Driver, Gpu, ReadError};
 
 /// Name of the library for the dynamic loader. All drivers since 2012 install it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Paths of the library that the dynamic loader does not search, on WSL and NixOS.
+/// Paths of the library on WSL and NixOS, where the dynamic loader may not find it.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);

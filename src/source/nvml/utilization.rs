@@ -116,8 +116,9 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Sets the utilization of each row since the last snapshot. If this time is shorter than the driver's interval,
-    /// the previous interval is included. On a GPU that may be partitioned by MIG, missing samples prove nothing.
+    /// Sets the utilization of each row since the last snapshot. If the new samples cover less than [`LONGEST_PERIOD`],
+    /// the peaks of the previous snapshots are included. On a GPU that may be partitioned by MIG, missing samples prove
+    /// nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let previous = self.previous.as_ref().filter(|_| !is_whole);

@@ -229,7 +229,7 @@ fn at_most(wanted: usize, max: u16) -> u16 {
 /// Minimum height of a chart: four rows between the edges of its frame. With fewer rows, values cannot be read within
 /// 5 %.
 pub const CELL_ROWS_MIN: u16 = 6;
-/// Height from which charts are arranged in fewer columns.
+/// Minimum height at which charts are arranged in fewer columns.
 const CELL_ROWS: u16 = 10;
 const CELL_ROWS_MAX: u16 = 22;
 const CELL_COLUMNS: u16 = 36;

@@ -265,7 +265,7 @@ impl App {
         alarms
     }
 
-    /// Returns the time since the start at which a text on the screen next changes without an event.
+    /// Returns when the screen next has to be drawn again without an event. Times count from the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());

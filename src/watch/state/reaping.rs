@@ -48,7 +48,8 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// Returns the time since the start at which a text in the dialog or batch next changes.
+    /// Returns when the dialog or batch next has to be drawn again, or `None` if no time is set. Times count from the
+    /// start of the screen.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);

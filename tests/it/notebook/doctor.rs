@@ -1,4 +1,4 @@
-//! `gpumem doctor` with notebook servers that hang or do not listen as their files announce.
+//! `gpumem doctor` with notebook servers that hang, or whose runtime files contain the wrong port or scheme.
 
 use serde_json::Value;
 

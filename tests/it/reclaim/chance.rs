@@ -375,8 +375,8 @@ impl Machine {
         snapshot
     }
 
-    /// Makes a plan for random processes on the GPU and the processes of at most one whole family. Either a rule has
-    /// found the processes, or a person names them.
+    /// Makes a plan for random processes on the GPUs, sometimes with all listed processes of one family. Either a rule
+    /// has found the processes, or a person names them.
     fn plan(
         &mut self,
         random: &mut Random,

@@ -30,7 +30,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The same scene in JSON. Omitted keys have defaults:
+//! Omitted keys have defaults. The same scene in JSON:
 //!
 //! ```
 //! # let scene = br#"
