@@ -13,15 +13,15 @@
 //!
 //! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to
 //! 2.7 times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The
-//! benchmark also fails if a program does not show the driver's GPUs, because its figures would be meaningless.
+//! benchmark also fails if a program does not show the driver's GPUs, because its results would be meaningless.
 //!
 //! `setsid` (util-linux) is required. Other missing programs are skipped with a message. nvtop is in Debian's
-//! `contrib`, and nvitop is on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load on the machine increases all
-//! figures, but hardly changes their ratios.
+//! `contrib`, and nvitop is on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load on the machine increases all CPU
+//! times, but hardly changes their ratios.
 //!
 //! | option | |
 //! |---|---|
-//! | `--quick` | takes a few seconds; the figures are meaningless |
+//! | `--quick` | takes a few seconds; the results are meaningless |
 //! | `--rounds N`, `--seconds N` | number of starts, and total time of the measurements |
 //! | `--gpus N --processes N` | measures only this scale |
 //! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver |

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Epilog for Slurm that frees the GPUs of a finished job. It kills the remaining processes of the job's user on these
-# GPUs. If memory is still in use afterwards, it drains the node and records why as the drain reason. Slurm runs the
-# epilog as root on each node of the job. gpumem-slurm(7) describes the installation.
+# Epilog for Slurm that frees the GPUs of a finished job. If memory on these GPUs is still in use, it kills the
+# processes of the job's user there. If that does not free the memory, it drains the node, with the cause as the drain
+# reason. Slurm runs the epilog as root on each node of the job. gpumem-slurm(7) describes the installation.
 
 gpumem=/usr/bin/gpumem
 # Maximum used memory of a free GPU. Drivers use a few hundred MiB.
@@ -24,8 +24,8 @@ case "${CUDA_VISIBLE_DEVICES:-}" in
 esac
 
 answer=$("$gpumem" check --gpu "$gpus" --max-used "$limit" 2>&1) && exit 0
-# The job had exclusive use of these GPUs, so remaining processes of its user are leftovers. Processes of root are not
-# killed, because they can be daemons.
+# The job had exclusive use of these GPUs, so processes of the job's user are leftovers of the job. Processes of root
+# are not killed, because they can be daemons.
 if [ "$SLURM_JOB_UID" != 0 ]; then
     targets=
     for gpu in $(printf '%s' "$gpus" | tr , ' '); do

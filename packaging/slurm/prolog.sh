@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prolog for Slurm that lets a job start only if the job's GPUs are free. Otherwise, it drains the node, records why
+# Prolog for Slurm that lets a job start only if the job's GPUs are free. Otherwise, it drains the node, with the cause
 # as the drain reason, and Slurm requeues and holds the job. Slurm runs the prolog as root on each node of the job.
 # gpumem-slurm(7) describes the installation.
 

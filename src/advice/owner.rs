@@ -33,8 +33,8 @@ pub struct Owner {
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
-    /// Whether the command contains a name that only the process itself provides, and that the process can therefore
-    /// forge. The command is then shown only to the process's user.
+    /// Whether the process may have forged a name in the command, or its user may have forged the owner. The command is
+    /// then shown only to the process's user.
     pub is_claimed: bool,
 }
 

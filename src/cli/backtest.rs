@@ -31,7 +31,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_string()) }
 }
 
-/// Maximum number of events in the output. Further events are only counted.
+/// Maximum number of events in the output. Later events are only counted.
 const MOST_EVENTS: usize = 10_000;
 
 /// The document that `--json` prints.

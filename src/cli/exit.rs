@@ -25,7 +25,8 @@ pub enum Exit {
     Findings,
     /// 2: wrong usage or invalid configuration.
     Usage,
-    /// 3: could not measure, because the driver is missing, or because a GPU was unreadable and nothing was found.
+    /// 3: could not measure, for example because the driver is missing, or because a GPU was unreadable and nothing was
+    /// found. All other errors also exit with 3.
     CannotMeasure,
     /// The exit code of a command that failed under `gpumem run`.
     Command(u8),

@@ -32,8 +32,8 @@ use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
-/// Maximum sampling time for a finding. Sampling stops when the finding appears. Rules about utilization need two
-/// samples.
+/// Default maximum sampling time for a finding, notebook or server. Sampling stops when the target is found. Rules
+/// about utilization need two samples.
 const MAX_FINDING_WAIT: Span = Span(Duration::from_secs(2));
 /// The value of `--framework` that selects all frameworks.
 const LIST: &str = "list";

@@ -27,9 +27,9 @@ use crate::units::{Bytes, Span};
 const INTERVAL: Duration = Duration::from_secs(2);
 const MOST_WAIT: Duration = Duration::from_secs(30 * 86_400);
 
-/// Makes the commands that can park find NVML and the journals. Without a state directory, they refuse to park.
+/// Installs the settings for parking. Installs nothing if the options or the configuration are invalid.
 pub(super) fn install(global: &Global) {
-    // A command that acts reads the configuration again, and reports its errors.
+    // Ignore errors here: a command that acts reads the configuration again, and reports its errors.
     if let (Ok(options), Ok(config)) = (nvml_options(global), config::load(global)) {
         let settings = ParkSettings {
             journals: store::park_journals(),
@@ -48,7 +48,7 @@ fn settings(global: &Global) -> anyhow::Result<&'static ParkSettings> {
             "gpumem with file capabilities does not park; run it as the process's owner or as root";
         return Err(UsageError(why.to_owned()).into());
     }
-    // These fail with the reason why there are no settings or journals.
+    // If `install` could not install the settings, one of these calls fails with the reason.
     store::state()?;
     nvml_options(global)?;
     config::load(global)?;
@@ -137,7 +137,7 @@ pub(super) fn unpark(args: &UnparkArgs, global: &Global) -> anyhow::Result<Exit>
         let is_chosen =
             |record: &&ParkRecord| record.state() != ParkState::Running && is_called(record, word);
         let before = chosen.len();
-        // The longest parked process comes first.
+        // Restore the processes in the order in which they were parked.
         chosen.extend(records.iter().filter(is_chosen).map(|r| ((r.time, r.process.pid), r)));
         if chosen.len() == before && word != "all" {
             is_complete = false;
@@ -201,7 +201,7 @@ pub(super) fn restore_busy_notebooks(
                 match (find_room(&record.gpus, &snapshot), last) {
                     (Ok(_), None | Some(ParkResult::NoRoom)) => restore(&record),
                     (Err(why), None) => ParkAnswer::new(ParkResult::NoRoom, why),
-                    // A restore that failed is not repeated until the next cell.
+                    // There is still no room, or gpumem has already tried to restore the notebook for this cell.
                     _ => continue,
                 };
             results.insert(identity, result);

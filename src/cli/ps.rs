@@ -27,7 +27,7 @@ use crate::source::remote::RemoteHost;
 
 /// Sampling time for a remote host. NVML reports utilization from the second sample on.
 const REMOTE_WINDOW: Duration = Duration::from_secs(1);
-/// Maximum number of samples, a second apart, that wait for notebooks' servers.
+/// Maximum number of additional samples, one second apart, while notebook servers have not answered.
 const NOTEBOOK_SAMPLES: usize = 2;
 
 const NO_SAMPLE: &str = "no sample could be taken; run `gpumem doctor`";

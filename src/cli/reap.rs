@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! `observe` reads the arguments, and samples the machine or reads a recording. `execute` asks the user and carries out
-//! the plan. `unattended` runs the service. [`crate::reclaim`] decides which processes to end or to ask, and is the only
-//! code that signals them.
+//! the plan. `unattended` runs the service. [`crate::reclaim`] decides which processes to end or to ask, and is the
+//! only code that signals them.
 
 pub(super) mod execute;
 pub(super) mod observe;
@@ -143,7 +143,7 @@ fn plan_and_act(
     // A refusal makes the result incomplete, even if the rest of the plan is carried out.
     let is_refused = (observation.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|planned| planned.target.is_advice() || !planned.is_due())
-        // `kill` fails without a target, for example because `--where` excluded all named processes.
+        // `kill`, `release` and `park` fail without a target, for example if `--where` excluded all named processes.
         || (place != RefusalPlace::Reap && report.targets.is_empty());
     let execution = carry_out(args, reader, observation, guard, report)?;
     if is_refused && report.status == ReapStatus::Done {

@@ -36,10 +36,10 @@ pub(super) enum Sink {
     },
 }
 
-/// Destinations of snapshots. The signal thread locks this value before it ends gpumem, so that no write is
-/// interrupted.
+/// Destinations of snapshots. In `gpumem record`, the signal thread locks this value before it ends gpumem, so that no
+/// write is interrupted.
 pub(super) struct Recording {
-    /// `None` if snapshots are only served.
+    /// `None` if snapshots are not written.
     sink: Option<Sink>,
     snapshots: u64,
     service: Option<Service>,
@@ -58,7 +58,7 @@ impl Recording {
         let configured = config.sample.serve.filter(|_| has_store);
         let service = match (serve, configured) {
             (Some(address), _) => Some(open(address)?),
-            // A recorder with another store may use the configured address.
+            // A recorder with another store may already use the configured address.
             (None, Some(address)) => open(address)
                 .map_err(|error| warn(&format!("not serving: {error:#} ([sample] serve)")))
                 .ok(),
@@ -130,7 +130,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut recording =
         Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
-    // A signal ends gpumem immediately until the destination and the source are open.
+    // Until `end_between_snapshots` is called below, a signal ends gpumem immediately.
     let mut live = live(global, interval.0)?;
     recording.feed(&live, global)?;
     if let Some(history) = args.history_span {

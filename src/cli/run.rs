@@ -40,7 +40,7 @@ use crate::units::Bytes;
 /// twentieth of the elapsed time, but at most the configured interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
-/// Delay between the exit of the command and the report of held memory, because its processes need time to exit.
+/// Maximum time from the exit of the command to the report of held memory. The command's descendants need time to exit.
 const HELD_AFTER: Duration = Duration::from_secs(5);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
 /// Delay before the processes that keep a claim are named, because helper processes exit shortly after the command.

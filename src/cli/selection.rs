@@ -160,8 +160,8 @@ impl Selection {
         Some(selector.select(snapshot, &rows, found, &self.me))
     }
 
-    /// Removes GPUs and rows that are not selected. Returns whether only GPUs were selected, so that all rows on the
-    /// remaining GPUs were kept. Without an engine, terms about idle times and findings match nothing.
+    /// Removes GPUs and rows that are not selected. Returns whether the selection names only whole GPUs, so that all of
+    /// their rows were kept. Without an engine, terms about idle times and findings match nothing.
     pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
         let Some(selector) = &self.selector else {
             return true;

@@ -43,7 +43,7 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
 }
 
 /// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that gpumem completes the current action and
-/// starts no further one.
+/// starts no other.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 

@@ -34,15 +34,16 @@ const PARK: &str = "park";
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
 /// Additional history in seconds, because the recorder may delete the oldest snapshots before they are read.
 const MARGIN_SECONDS: f64 = 600.0;
-/// Time in seconds that the writer buffers snapshots, to compress them together.
+/// Maximum time in seconds for which the writer buffers snapshots, to compress them together.
 const HELD_BACK_SECONDS: f64 = 10.0;
 /// Maximum difference between a future timestamp and the clock, in seconds. A larger difference means that the clock
 /// was set back.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
-/// Maximum number of compressed bytes that `check` reads, newest first. Reading takes a few seconds.
+/// Maximum number of compressed bytes that `check` and most other commands read, newest first. Reading takes a few
+/// seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// Maximum number of compressed bytes that `watch` reads before the first frame. Reading takes a few hundred
-/// milliseconds.
+/// Maximum number of compressed bytes that `watch`, `ps` and `record` read before their first output. Reading takes a
+/// few hundred milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
 /// Sampling time without a stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
@@ -266,7 +267,7 @@ pub(super) fn each_stored(
     let mut warnings = 0;
     for item in stored {
         match item {
-            // Skip snapshots after `until`, because the live samples cover that time.
+            // Skip snapshots after `until`: live samples cover that time, or the user requested an earlier time.
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {

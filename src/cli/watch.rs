@@ -88,7 +88,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let outcome = watch::run(watched, &options, &mut ui_state, warn);
     hangups.iter().for_each(Hangup::hang_up);
     if !is_elsewhere {
-        // The layout is saved only for this machine.
+        // Do not save the layout of a recording or a remote host.
         save_ui_state(ui_state);
     }
     match outcome? {

@@ -19,7 +19,7 @@ use crate::rules::setting::{changed, near, shown, text};
 /// Keys of a `[[rule]]`, except `where` and the settings of the rule's kind.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
 const WHERE: &[&str] = &["where"];
-/// Keys of a `[[keep]]`, without `where`.
+/// Keys of a `[[keep]]`, except `where`.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
 const LONGEST_REASON: usize = 500;
 
@@ -87,7 +87,7 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// Returns the built-in rule of the section's kind. A new rule starts with its settings.
+/// Returns the built-in rule of the section's kind. The section's rule starts with the settings of this built-in rule.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -190,8 +190,8 @@ fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
     Ok(reason)
 }
 
-/// Reads the end of an exemption: an instant, or a local time in this machine's time zone. An
-/// exemption that ends on a date includes the whole day.
+/// Reads the end of an exemption: an instant, or a date or time in this machine's time zone. An exemption that ends on
+/// a date includes the whole day.
 fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {

@@ -2,8 +2,8 @@
 //!
 //! `/etc/gpumem/config.toml` changes the defaults, and the user's `config.toml` changes the result. A file named on the
 //! command line replaces both files. All matching `[[override]]`s apply in order, so the last one wins. A `[[rule]]`
-//! starts with the settings of its kind in the previous files and in its own file. `[[keep]]`s and the programs in
-//! `never` accumulate.
+//! starts with the settings that its own file and the earlier files give the built-in rule of its kind. `[[keep]]`s and
+//! the programs in `never` accumulate.
 //!
 //! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the settings of rules, and
 //! [`reap`] defines the settings of unattended actions.
@@ -43,7 +43,7 @@ pub struct Config {
     pub rules: RuleSet,
     pub reap: ReapConfig,
     pub park: ParkConfig,
-    /// File and line of each value that is not a default, by dotted key.
+    /// File and line of each value that a file sets, by dotted key.
     origins: BTreeMap<String, String>,
 }
 
@@ -86,7 +86,7 @@ const SAMPLE: &[&str] = &["interval", "serve"];
 pub struct SampleConfig {
     #[serde(deserialize_with = "interval")]
     pub interval: Span,
-    /// Address on which the process that writes the store also serves metrics, if any.
+    /// Address on which the process that writes the store also serves metrics, or `None` to serve none.
     #[serde(default, deserialize_with = "address")]
     pub serve: Option<SocketAddr>,
 }

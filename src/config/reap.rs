@@ -42,18 +42,19 @@ pub enum Response {
 pub struct ReapConfig {
     /// Time from the first warning to the last.
     pub warn: Span,
-    /// Time from the last warning to the kill.
+    /// Time from the last warning until the process is killed or parked.
     pub grace: Span,
     pub settle: Span,
-    /// Maximum number of kills in the period `within`.
+    /// Maximum number of unattended acts in the period `within`, including release requests.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// Period to which `most` applies. An active process is asked to release memory at most once per period.
+    /// Period to which `most` applies. If a GPU is nearly full, each process on it is asked to release memory at most
+    /// once per period.
     pub within: Span,
     /// Absolute path of the notify program, and its arguments. Empty without a notify command.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
-    /// File names of programs that are never killed.
+    /// File names of programs whose processes are always protected.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
     /// Maximum age of a process that `GPUMEM_KEEP` protects. `None` means no limit.
@@ -164,7 +165,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Accepts days, unlike durations of rules, because protected jobs can run for days.
+/// Accepts more than a day, unlike the durations of rules, because protected jobs can run for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }

@@ -149,7 +149,7 @@ impl<'f> Entry<'f> {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    /// Converts an error from `toml`, which may have no position.
+    /// Converts an error from `toml`. If the error has no position, uses the position of the value.
     pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
         let at = wrong.span().unwrap_or_else(|| self.source.span());
         self.file.wrong(at, &self.key, wrong.message().to_owned())

@@ -46,9 +46,9 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Adds a counter reading. If this reading or the previous one is missing, adds the percentage since the previous
-    /// snapshot instead, provided that this snapshot is at most `allowed_gap` milliseconds old. If that is not
-    /// possible either, starts over. If both values are missing, nothing changes.
+    /// Adds a counter reading. If this reading or the previous one is missing, adds `percent` over the time since the
+    /// last known value instead, provided that this time is at most `allowed_gap` milliseconds. If that is not possible
+    /// either, starts over. If both values are missing, nothing changes.
     pub(super) fn observe(
         &mut self,
         time: Time,
@@ -124,12 +124,12 @@ impl Counter {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Returns since when no six minutes have used more than `percent` of a core on average. The result can be six
-    /// minutes late. Returns `None` if no value is known.
+    /// Returns the time since which no six minutes have used more than `percent` of a core on average. The result can
+    /// be six minutes late. Returns `None` if no value is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {
-            // Divide a burst at the end by a whole interval, so that a single scheduler tick does not matter.
+            // Average the newest use over at least one interval, so that a single scheduler tick does not matter.
             let milliseconds = (since - point.time).max(COARSE_MILLISECONDS);
             if total - point.total > percent / 100.0 * milliseconds as f64 / 1000.0 {
                 break;

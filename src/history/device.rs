@@ -161,7 +161,7 @@ impl Device {
 // The period for N starts at the first floor that is at least N.
 
 /// Maximum number of floors. If there are more, the floor whose neighbours are closest to each other is removed. For
-/// values between them, the reported period is then too short, but never too long.
+/// some values, the reported period is then too short, but it is never too long.
 const MOST_FLOORS: usize = 32;
 
 /// A period in which a number was never below the requested value.

@@ -87,7 +87,7 @@ pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     &buckets[..buckets.partition_point(|bucket| bucket.since <= end)]
 }
 
-/// Buckets, oldest first, and the maximum width of a bucket.
+/// Buckets, oldest first, and the maximum width of a bucket. A bucket of constant values can be wider.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Downsampled {
     buckets: Vec<Bucket>,
@@ -111,7 +111,7 @@ impl Downsampled {
         self.buckets.push(next);
     }
 
-    /// Merges neighbouring buckets until half of the space is free, or until gaps allow no further merge.
+    /// Merges neighbouring buckets into ever wider ones, until half of the space is free.
     fn widen(&mut self, most: usize) {
         while self.buckets.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));

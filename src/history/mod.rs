@@ -8,8 +8,8 @@
 //! A few missing samples are tolerated. A longer gap ends the current periods. A suspend or a clock that was set back
 //! clears the history ([`Reset`]).
 //!
-//! This module reads no clock and no file, and does not judge processes; [`crate::rules`] does. Its memory is limited
-//! to 8 KiB per process and 3 KiB per process and GPU, and does not grow over time.
+//! This module reads no clock and no file, and does not judge processes; [`crate::rules`] does. The history takes at
+//! most 8 KiB per process and 3 KiB per process and GPU, and does not grow over time.
 
 pub mod counter;
 mod device;
@@ -387,7 +387,7 @@ impl History {
         })
     }
 
-    /// Returns whether the history contains the process on this GPU, so that it is or recently was listed there.
+    /// Returns whether the history contains the process on this GPU, because the GPU lists it or listed it recently.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is_for(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
@@ -429,8 +429,8 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Returns since when a process has certainly not used the GPU with this NVML index. Returns `None` if it uses
-    /// the GPU, or if that is unknown.
+    /// Returns the time since which a process has certainly not used the GPU with this NVML index. Returns `None` if it
+    /// uses the GPU, or if that is unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))

@@ -4,8 +4,8 @@
 //! Only periods in which no other process worked are compared, because power cannot be divided among processes. A
 //! process that holds memory without using the GPU does not matter.
 //!
-//! The settings of the rule decide about findings. The wider bounds in this module decide when a [`LowPowerPhase`]
-//! begins and ends. Only the last few processes that worked alone on a GPU are kept.
+//! The settings of the rule decide what becomes a finding. The wider bounds in this module decide when a
+//! [`LowPowerPhase`] begins and ends. Only the last few processes that worked alone on a GPU are kept.
 
 use super::row::Use;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
@@ -99,8 +99,8 @@ impl LowPowerPhase {
     }
 }
 
-/// Returns whether a GPU is fully utilized although it does almost no work. Its processes then wait in kernels, however
-/// many they are. Returns `None` if a value is unknown.
+/// Returns whether a GPU is fully utilized although it does almost no work. In that case, all of its processes wait in
+/// kernels. Returns `None` if a value is unknown.
 pub(super) fn is_spinning(gpu: &Gpu) -> Option<bool> {
     let (percent, traffic) = (gpu.gpu_percent?, gpu.memory_percent?);
     let is_light = gpu.power_watts? < gpu.power_limit_watts? * LIGHT_SHARE;

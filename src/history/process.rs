@@ -360,20 +360,20 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// Returns the state of the process as in /proc, and since when all samples have shown it. Returns `None` if it
-    /// is unknown.
+    /// Returns the state of the process as in /proc, and the period in which all samples have shown it. Returns `None`
+    /// if the state is unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
-    /// Returns since when the CPU time has advanced by no more than a trace from sample to sample. Returns `None` if
-    /// it is unknown in the last snapshot.
+    /// Returns the time since which the CPU time has advanced by no more than a trace from sample to sample. Returns
+    /// `None` if the CPU time is unknown in the last snapshot.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// Returns the period in which the parent has been a reaper and the leader of the process group has been gone or,
-    /// for a notebook kernel, in which its server has been gone.
+    /// Returns the period in which the program that started the process has been gone, or in which the parent has been
+    /// a reaper and the leader of the process group has been gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
@@ -428,9 +428,9 @@ impl ProcessHistory {
 // NVML does not list all processes that hold GPU memory. Only an open device file suggests that an unlisted process
 // does.
 //
-// A worker that was forked from a trainer keeps the memory of the trainer's context alive. NVML lists this memory
-// under the trainer's pid or not at all. A worker is therefore watched if its parent and its group leader are gone,
-// but only on GPUs with memory that the list does not explain. It is not certain that this worker holds the memory.
+// A worker that was forked from a trainer keeps the memory of the trainer's context alive. NVML lists this memory under
+// the trainer's pid or not at all. An abandoned worker is therefore watched, but only on GPUs with memory that the list
+// does not explain. It is not certain that this worker holds the memory.
 
 /// Minimum amount of unexplained memory. Contexts and rounding explain less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;

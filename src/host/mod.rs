@@ -5,14 +5,14 @@
 //! | `proc` | a process, from /proc: [`Processes`] is the table that a live source keeps between samples; `visit` reads the files of one process; `tree` contains parents and descendants; other modules parse individual files |
 //! | `gpu` | device files and the processes that hold them ([`Holders`]), the kernel module, MPS, PCI |
 //! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
-//! | `machine` | clocks, rights, mounts, memory, ownership of paths |
+//! | `machine` | clocks, load, memory, mounts, rights, ownership of paths, output files |
 //! | [`jupyter`] | notebook servers and kernels |
 //! | [`http`] | requests to servers, over verified connections |
 //! | `secrets` | masks secrets in arguments and environment variables |
 //!
 //! `parse_*` functions take bytes and perform no I/O. `read_*` functions take the paths of the file systems
 //! ([`Roots`]), which tests replace. This module prints nothing and does not depend on NVML. Reads that can block
-//! forever (of container names, and of users' files and servers) run in a thread or child process that can be
+//! forever (of process memory, container names, users' files and servers) run in a thread or child process that can be
 //! abandoned (`deadline`). This module limits the length of text from processes and converts the text to valid UTF-8.
 //! Display code escapes control characters.
 
@@ -141,7 +141,7 @@ fn parse_number<T: FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Returns the start of a text, which has at most `limit` bytes.
+/// Returns the start of a text, at most `limit` bytes long and cut between characters.
 fn truncate(text: &str, limit: usize) -> &str {
     let end = (0..=limit.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]

@@ -3,11 +3,11 @@
 //! Other users can read command lines in the process list anyway, but recordings are attached to tickets and kept for
 //! years. The value of a secret is therefore replaced by `***` as soon as it has been read. Its name remains.
 //!
-//! The value of an option or variable is masked unless the name is known to be harmless, or the value has a harmless
-//! form such as a short number, a path or an address. Elsewhere, a secret is recognised by its name, its form, or its
-//! position, such as in a URL, after `Bearer` or in a call of `login`. Other secrets are not masked. `secrets.toml`
-//! contains the known names and forms. The time that masking takes is linear in the length of the text, which can
-//! have any length.
+//! The value of an option or variable is masked unless its name is known to be harmless or the value has a harmless
+//! form. A short number, a path and an address have harmless forms. Elsewhere, a secret is recognised by its name, its
+//! form, or its position, such as in a URL, after `Bearer` or in a call of `login`. Other secrets are not masked.
+//! `secrets.toml` contains the known names and forms. The time that masking takes is linear in the length of the text,
+//! which can have any length.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -134,7 +134,7 @@ struct SecretScan {
     option: Option<&'static str>,
     /// Whether `-p` of the running program is followed by a name or a port rather than a password.
     has_no_password: bool,
-    /// Whether the command is `wandb login`, after which a key can follow without an option. All later words that
+    /// Whether a word was `login`, as in `wandb login`. A key can follow without an option, so all later words that
     /// look like keys are masked.
     is_login: bool,
     /// Whether the last argument was a short option that ends with `c`. A script may follow such an option.
@@ -262,8 +262,8 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }
 
-/// Returns whether a word after `-p` is more likely to be a password than a port, a path or the name of a parameter.
-/// A password contains letters, and digits or special characters.
+/// Returns whether a word is more likely to be a password than a port, a path or the name of a parameter. A password
+/// contains letters, and digits or special characters.
 fn may_be_password(word: &str) -> bool {
     let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
     word.len() > 3
@@ -483,8 +483,8 @@ fn has_random_part(text: &str) -> bool {
     })
 }
 
-/// Returns whether a value is almost certainly a secret, that is, a single long random word. Hashes, GPU numbers,
-/// paths and model names are not secret.
+/// Returns whether a value is almost certainly a secret, that is, a single long random word. Hashes, GPU UUIDs, paths
+/// and model names are not secret.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")

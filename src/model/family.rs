@@ -71,7 +71,7 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // Join runs after the other ties, as whole jobs, because the data loaders of a rank inherit its environment.
+    // Join runs after the ties above, as whole jobs, because the data loaders of a rank inherit its environment.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()

@@ -1,4 +1,4 @@
-//! The table of fields. A field is a fact about a row. It has names and a function that reads its value.
+//! The table of fields. A field is a fact about a row, with the names and notation that users type.
 //!
 //! The [selector](super::selector) parser and the help text use this table. The result of a match is yes, no or
 //! unknown. For example, if the container of a resolved process is missing, the process is known to be in no container.

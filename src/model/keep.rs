@@ -2,8 +2,8 @@
 //! possibility that the process is a server.
 //!
 //! `GPUMEM_KEEP` contains the date or time until which the process must not be killed. A value that gpumem cannot parse
-//! protects the process forever. `rules::exemption::kept_by` combines all reasons. The guard in `reclaim` checks each
-//! reason separately, because a policy can ignore some reasons.
+//! sets no end, so that only `longest_keep` limits the protection. `rules::exemption::kept_by` combines all reasons.
+//! The guard in `reclaim` checks each reason separately, because a policy can ignore some reasons.
 
 use std::fmt;
 use std::str::FromStr as _;

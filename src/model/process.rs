@@ -278,9 +278,9 @@ impl Process {
         }
     }
 
-    /// Returns the state of the process or, if its first thread has exited, of the remaining threads. If the state of
-    /// these threads is unknown, assumes uninterruptible sleep, because they would otherwise have exited as well. A
-    /// process in a frozen cgroup is reported as stopped, although its state in /proc is sleeping.
+    /// Returns the state of the process or, if its first thread has exited, of its other threads. If the state of these
+    /// threads is unknown, assumes uninterruptible sleep, because they would otherwise have exited as well. A process
+    /// in a frozen cgroup is reported as stopped, although its state in /proc is sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -289,7 +289,8 @@ impl Process {
         }
     }
 
-    /// Returns the mark of a parked process, whose memory may not be on the GPU.
+    /// Returns the mark of a process that gpumem has begun to park and not fully restored. The memory of such a process
+    /// may not be on the GPU.
     pub fn parked(&self) -> Option<&ParkMark> {
         self.park.as_deref().filter(|mark| mark.state != ParkState::Running)
     }

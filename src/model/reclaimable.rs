@@ -1,9 +1,9 @@
 //! Totals of reclaimable memory and processes, for the first line of `check`, of `ps` and of the screen.
 //!
 //! Reclaimable memory is the memory that `gpumem reap --all-users` would free by default. The total includes the
-//! findings of kinds that `reap` includes by default. It excludes findings that offer only a notice, findings on
-//! exempt processes, and findings that a plan for the same snapshot skips. Facts that gpumem reads only when it
-//! carries out a plan are not considered. Suspected memory is the memory of suspects.
+//! findings of kinds that `reap` includes by default. It excludes findings that offer only a notice, findings on exempt
+//! processes and placeholders, and findings that a plan for the same snapshot skips. Facts that gpumem reads only when
+//! it carries out a plan are not considered. Suspected memory is the memory of suspects.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ pub enum Role {
     /// A daemon that runs the programs of many people: logins, timers, jobs, notebooks, containers. Stopping the unit
     /// would end all these programs, or lock people out. Processes that the daemon left behind do not belong to it.
     Host { owner: &'static OwnerEntry },
-    /// A unit that starts daemons at boot and exits. The remaining processes are intended.
+    /// A unit that starts daemons at boot and exits. The daemons that it leaves behind are intended.
     Starter,
     /// A unit that is not a service: a login, a terminal, a slice, or the service manager of a user.
     Login,

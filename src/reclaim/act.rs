@@ -1,7 +1,8 @@
 //! Carries out the steps for one target, as a state machine without a clock.
 //!
 //! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. The method
-//! takes the steps that are due through [`ProcessControl`] and returns when the next step is due. It never blocks.
+//! takes the steps that are due through [`ProcessControl`] and returns the time at which the next step is due. It never
+//! blocks.
 //!
 //! No other module decides to send a signal or a request. Before sending, this module checks again the identity of
 //! the process, its protection and the finding, and writes to the ledger. `handles` tracks the processes that may be
@@ -321,7 +322,7 @@ impl Act {
     }
 
     /// Returns whether a living member or one of its helper processes is still working, perhaps saving a checkpoint.
-    /// The act then waits, but not forever.
+    /// The act then waits, at most for [`MAX_SAVING_SECONDS`].
     fn still_works(&mut self, context: &mut StepContext<'_>) -> bool {
         let StepInput { now, snapshot, .. } = context.input;
         let usage = self.read_usage(context.control);
@@ -376,8 +377,8 @@ impl Act {
     }
 
     /// Returns the next move if all members have exited or, in a step that ends processes, if the memory is freed.
-    /// The step itself evaluates an exit during a request to a kernel or server. New children without a GPU can keep
-    /// running, for example to save a checkpoint.
+    /// During a park or a release request to a kernel or server, the step itself evaluates an exit. New children
+    /// without a GPU can keep running, for example to save a checkpoint.
     fn find_end(&mut self, step: Option<&Step>, context: &mut StepContext<'_>) -> Option<NextMove> {
         let StepInput { now, snapshot, .. } = context.input;
         let alive = self.state.alive(Recipients::Family, context);
@@ -463,7 +464,7 @@ impl Act {
         }
     }
 
-    /// Compares a snapshot with the baseline. Returns `None` if there is no baseline, or the snapshot is older than
+    /// Compares a snapshot with the baseline. Returns `None` unless there is a baseline and the snapshot is newer than
     /// the first action.
     fn compare(&self, input: StepInput<'_>) -> Option<FreeCheck> {
         let baseline = self.baseline.as_ref()?;

@@ -1,9 +1,9 @@
-//! Derives the commands that a user can run to act on each finding, without side effects.
+//! Derives the commands that a user can run to act on each finding. Deriving them has no side effects.
 //!
 //! The first command is `gpumem release`, if the process can be asked to release memory. The second is `gpumem kill`,
-//! if the plan would end the target; it names the target's launcher if there is one, otherwise the processes with
-//! findings. If a scheduler or service manager owns the process, its command replaces `gpumem kill`. If no command
-//! ends the process, the second command explains the finding.
+//! if the plan would end the target. It names the target's launcher if there is one, otherwise the processes with
+//! findings. If a scheduler or service manager owns the process, its command replaces `gpumem kill`. If no command ends
+//! the process, the second command explains the finding.
 
 use std::sync::Arc;
 
@@ -195,8 +195,8 @@ impl CommandSource {
     }
 }
 
-/// Returns the command that ends a target, whose processes with findings are `pids`. Returns `None` if there is no
-/// such command.
+/// Returns the command that ends a target. The command names `pids`, or the launcher if the target has one. Returns
+/// `None` if there is no such command.
 fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
@@ -252,8 +252,7 @@ fn release_command(
     command_user.command("release", pids, owners.into_iter(), snapshot)
 }
 
-/// Returns whether the process is a kernel that is running a cell. Such a kernel must be interrupted before it can be
-/// asked.
+/// Returns whether the process is a kernel that is running a cell. Such a kernel cannot be asked until the cell ends.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))

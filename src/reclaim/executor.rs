@@ -133,7 +133,7 @@ impl Executor {
         Self { targets, next: 0, acts: Vec::new(), is_together: false, guard, actor, tools }
     }
 
-    /// Acts at the same time on consecutive targets that were named and that no step sends a request to.
+    /// Acts at the same time on consecutive named targets whose steps send no requests.
     pub fn together(self) -> Self {
         Self { is_together: true, ..self }
     }

@@ -1,8 +1,8 @@
 //! Decides which processes are protected, and why. [`crate::host`] reads the facts from /proc.
 //!
-//! The same checks run when the plan is made and again before each action. A process named by a person is protected
-//! only by unknown facts that any user can read, such as the owner and `oom_score_adj`. A process found by a rule is
-//! protected by any unknown fact.
+//! The same checks run when the plan is made and again before each action. An unknown fact protects every process that
+//! a rule found. It protects a process that a person named only if every user can normally read the fact, such as the
+//! owner or `oom_score_adj`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -159,8 +159,8 @@ impl Guard {
         guard
     }
 
-    /// Returns why the current facts forbid signalling a process, or `None` if they allow it. `known_executable` is
-    /// the path of the process's program when the path could last be read.
+    /// Returns why the current facts forbid signalling a process, or `None` if they allow it. `known_executable` is the
+    /// last path of the process's program that could be read.
     pub fn by_facts(
         &self,
         call: Call,

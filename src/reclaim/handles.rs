@@ -1,9 +1,9 @@
 //! Holds pidfds for the processes that an act may signal: the target's members, its launcher, and new children of the
 //! members.
 //!
-//! A process outside the plan is added only if it started after the act began, is a child of a living member, holds a
-//! GPU, and passes every check that applies to processes found by rules. Sharing a session, process group, cgroup or
-//! name is not enough, because unrelated processes can share them. This module sends no signals.
+//! A process outside the plan is added only if it started after the act began, is a child of a living member, and holds
+//! a GPU. It must also pass the checks in [`may_be_added`]. Sharing a session, process group, cgroup or name is not
+//! enough, because unrelated processes can share them. This module sends no signals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct HeldProcess {
     pub handle: Handle,
     /// Whether the process is a member or an added child, not the launcher.
     pub is_member: bool,
-    /// Whether the process started after the plan and was added by [`Handles::adopt`].
+    /// Whether the process started after the act began and was added by [`Handles::adopt`].
     pub is_adopted: bool,
     /// Path of the program, from the last successful read.
     pub executable: Option<Arc<str>>,
@@ -298,7 +298,7 @@ fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // The libraries and open files of the new process were not read.
+        // The libraries and open files of the parent may not be those of the new process.
         gpu_files: None,
         framework: None,
         framework_version: None,

@@ -1,8 +1,8 @@
 //! Finds the launcher of a distributed run and the leader of a family.
 //!
 //! If a rank exits, its launcher ends all ranks or restarts the missing one. A launcher is recognised by its name, or
-//! because several of its children have rank numbers in their environment. The latter also identifies MPI's proxies,
-//! which are not listed here.
+//! because several of its children have rank numbers in their environment. Rank numbers also identify MPI's proxies,
+//! whose names are not listed here.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Optio
     is_launcher().then_some(parent)
 }
 
-/// Returns whether the parent has another child whose rank number differs by one.
+/// Returns whether the parent has another child whose rank number differs from that of `rank` by one.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first).or(parent.comm.as_ref());
     // Slurm's daemon starts ranks, but users may not signal it.

@@ -1,8 +1,8 @@
 //! The audit log: an append-only JSON Lines file that records each action with its time, process and reason.
 //!
-//! Each line is on disk before the action that it announces, so the ledger shows what gpumem did or was about to do
-//! when it died. If a line cannot be written, the act stops. The last line can be incomplete. The next writer then
-//! starts a new line, and readers skip the incomplete one.
+//! The line for an intended action is on disk before the action. The ledger therefore shows what gpumem had done, or
+//! was about to do, when it died. If a line cannot be written, the act stops. The last line can be incomplete. The next
+//! writer then starts a new line, and readers skip the incomplete one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -83,8 +83,8 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Returns the actor for this process. The name of its user is taken from the snapshot, if another process of the
-    /// user is listed.
+    /// Returns the actor for this process. Takes the user name from a process of the same user in the snapshot, if
+    /// there is one.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
         let process = snapshot.processes.iter().find(|process| process.uid == Some(uid));
@@ -121,7 +121,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger, which is created if it is missing. Only its owner can read the file, because it contains the
+    /// Opens the ledger, or creates it if it is missing. Only its owner can read the file, because it contains the
     /// command lines of other users. Returns an error if the file cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };

@@ -1,7 +1,7 @@
 //! Reclaims GPU memory: plans actions, carries them out, and verifies the result.
 //!
 //! [`mod@plan`] turns findings or named processes into targets ([`target`]) and refusals, as [`policy`] requests.
-//! [`guard`] protects processes. [`prepare`] supplies both with facts from /proc or a snapshot.
+//! [`guard`] protects processes. [`prepare`] supplies plans and guards with facts from /proc or a snapshot.
 //!
 //! [`executor`] carries out a plan, and [`act`] carries out the steps for one target. [`step`] has one module for
 //! each way to free memory. Only [`process_control`] signals processes, always through pidfds. [`ledger`] records
@@ -9,7 +9,8 @@
 //! NVML shows the memory as freed.
 //!
 //! [`scheduler`] decides which unattended actions are due, and [`warnings`] stores the warnings that precede them.
-//! [`worker`] makes and carries out plans for the screen. This module prints nothing and does not call NVML.
+//! [`worker`] makes and carries out plans for the screen. Except for the park helper, this module prints nothing and
+//! does not call NVML.
 
 pub mod act;
 pub mod commands;

@@ -1,8 +1,8 @@
 //! Creates a plan from findings and a policy: targets with their steps, and refusals with their reasons.
 //!
-//! gpumem shows the plan first and then carries it out; see `act`. [`crate::model::family`] groups related processes.
-//! A rule ends a family only if all members that NVML lists have findings. `select` chooses the processes that the
-//! policy requests, `step` chooses the steps, and `guard` protects processes.
+//! gpumem shows the plan first and then carries it out; see `act`. [`crate::model::family`] groups related processes. A
+//! rule ends a family only if every member that NVML lists or that uses the CPU has a finding. `select` chooses the
+//! processes that the policy requests, `step` chooses the steps, and `guard` protects processes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -271,7 +271,7 @@ impl Plan {
         }
     }
 
-    /// Adds a target, or refuses all of its requested processes, even those that are not the reason.
+    /// Adds a target, or refuses all of its requested processes, even those that did not cause the refusal.
     fn add(&mut self, target: Result<Target, Why>, requested: &[&MatchedProcess<'_>]) {
         match target {
             Ok(target) => self.targets.push(target),
@@ -333,7 +333,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans to park a process and end none.
+    /// Plans to park a process without ending it.
     fn park_target(&self, matched: &MatchedProcess<'a>) -> Result<Target, Why> {
         let process = matched.process;
         self.check_unread(process)?;
@@ -643,8 +643,8 @@ fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     snapshot.gpus.iter().filter_map(member_gpu).collect()
 }
 
-/// Returns the memory that NVML lists for the members and the dead processes, or `None` if NVML lists none of them or
-/// does not report a value.
+/// Returns the memory that NVML lists for the members and the dead processes. Returns `None` if NVML lists none of them
+/// or does not report a value.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs =
         |pid: u32| dead.contains(&pid) || members.iter().any(|member| member.pid == pid);

@@ -1,5 +1,4 @@
-//! Defines requests of a user or the configuration: targets, method, and pace. This module contains only data; `plan`
-//! and `guard` decide.
+//! Defines requests of a user or the configuration: targets, method, and pace. `plan` and `guard` make the decisions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,8 +31,8 @@ pub struct Policy {
     pub graphics: bool,
     /// Whether to include inference servers that rules found.
     pub servers: bool,
-    /// Whether to signal processes that a scheduler, service manager or container runtime owns, instead of showing
-    /// its command.
+    /// Whether to signal processes that a scheduler, service manager or container runtime owns, instead of showing the
+    /// owner's command.
     pub direct: bool,
     /// Whether to include named processes even if their owner or the configuration exempts them.
     pub even_kept: bool,
@@ -125,8 +124,8 @@ pub struct FindingSelector {
     pub rules: Vec<Arc<str>>,
 }
 
-/// Returns when the next unattended act may start, given the start times of earlier acts in any order: after a pause
-/// long enough for the next sample to show the effect of the last act, and within the configured rate limit. If the
+/// Returns when the next unattended act may start. `acts` contains the start times of earlier acts in any order. The
+/// next act waits for a pause, so that a sample can show the effect of the last act, and for the rate limit. If the
 /// clock was set back, start times in the future are treated as `now`.
 pub(super) fn next_act(reap: &ReapConfig, acts: &[Time], now: Time) -> Time {
     let after = |time: Time, pause: Span| time.plus_seconds(pause.0.as_secs_f64());

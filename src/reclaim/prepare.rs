@@ -27,7 +27,8 @@ pub struct PlanSource<'a> {
     pub findings: &'a [Finding],
     /// The rules, with the configured exemptions.
     pub rules: &'a RuleSet,
-    /// The configuration of rules that only park or ask for releases, or `None` to treat all rules alike.
+    /// The `[reap]` configuration, which selects the rules that only park or ask for releases. `None` treats all rules
+    /// alike.
     pub reap: Option<&'a ReapConfig>,
     /// Processes that a selector matched. If set, the plan contains no other processes.
     pub selected: Option<&'a Selected>,
@@ -154,7 +155,7 @@ pub fn default_policy() -> Policy {
     Policy { all_users: true, ..Policy::default() }
 }
 
-/// Returns for each finding that `reap` offers to act on whether a plan for all users would include it.
+/// Returns, for each finding that `reap` offers to act on, whether a plan for all users would include it.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -164,7 +165,7 @@ pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     marks(&found, &plan_recorded(default_policy(), source).0)
 }
 
-/// Returns for each finding that `reap` offers to act on whether the plan includes it.
+/// Returns, for each finding that `reap` offers to act on, whether the plan includes it.
 fn marks(findings: &[Finding], plan: &Plan) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     let why = |finding: &Finding| -> Arc<str> {
@@ -177,7 +178,8 @@ fn marks(findings: &[Finding], plan: &Plan) -> Vec<PlanMark> {
             Some(why) => why.to_string().into(),
         }
     };
-    // Memory of each target that its findings do not account for, by the pid of one of its processes with a finding.
+    // For each target, the memory that the target's findings do not account for. The key is the pid of one of the
+    // target's processes with a finding.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

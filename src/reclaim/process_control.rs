@@ -1,9 +1,10 @@
-//! Signals processes through pidfds, and sends requests to servers. No other code affects processes.
+//! Signals processes through pidfds, and starts requests to servers, kernels and the park helper. No other module in
+//! `reclaim` sends signals.
 //!
-//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. To open a process safely, it
-//! opens a pidfd, reads the identity again by pid, and then checks that the process is still alive. Because a living
-//! process keeps its pid, the pidfd refers to the process whose identity was read. No signal is sent by pid. This
-//! module makes no decisions; see `act`.
+//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. To open a process safely,
+//! `PidfdControl` opens a pidfd, reads the identity again by pid, and then checks that the process is still alive.
+//! Because a living process keeps its pid, the pidfd refers to the process whose identity was read. No signal is sent
+//! by pid. This module makes no decisions; see `act`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +82,7 @@ pub enum RequestResult {
     Parked(ParkAnswer),
 }
 
-/// Operations on processes that an act needs. None of them blocks.
+/// Operations on processes that an act needs. None of them waits for a process or a server.
 pub trait ProcessControl {
     /// Opens a process, unless its pid belongs to a different process now.
     fn open(&mut self, approved: &ApprovedProcess) -> Result<Handle, NotOpened>;

@@ -17,7 +17,8 @@ pub enum Recheck {
 
 /// Minimum CPU use, in cores, of a job that works.
 const WORK_SHARE: f64 = WORKING_CPU_PERCENT / 100.0;
-/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 2 MB of I/O is therefore never considered work.
+/// Minimum averaging period, in seconds. Therefore, neither less than 1 s of CPU time nor less than 2 MB of I/O is
+/// work.
 pub const MIN_SECONDS: f64 = 10.0;
 /// Maximum averaging period, in seconds, for the CPU use of a job that may be saving its work. Averaging over a
 /// longer period would hide that the job has just begun to save.
@@ -37,9 +38,9 @@ pub(super) fn is_saving(used: JobWork) -> bool {
         || used.bytes >= MIN_SAVED_BYTES
 }
 
-/// Returns whether each living member of a target that had findings still has at least one of them. `found` contains
-/// all current findings that are not exempt, or `None` if they are unknown. If a person named the target, the end of a
-/// finding does not cancel the act.
+/// Returns whether each living member that had findings when the plan was made still has at least one of them. `found`
+/// contains all current findings that are not exempt, or `None` if they are unknown. If a person named the target, the
+/// end of a finding does not cancel the act.
 pub fn recheck(
     target: &Target,
     alive: &[&TargetProcess],

@@ -1,16 +1,17 @@
 //! Finds the process that replaced an ended process: its successor. A parent, notebook server, service or container
 //! may have started the successor. Successors are never signalled, because they are not part of the plan.
 //!
-//! Only processes that did not exist before the first signal can be successors. A new process is a successor if
+//! A supervisor that allocates the memory itself counts as the successor. Otherwise, only processes that did not exist
+//! before the first action can be successors. A new process is a successor if
 //!
-//! - it has the same command and the same parent, or the command identifies a particular notebook kernel;
+//! - it has the same command, and either the same parent or a command that identifies a particular notebook kernel;
 //! - it has the same command and user, and NVML lists it on one of the target's GPUs. Its parent does not matter,
 //!   because the ended process may have forked on SIGTERM or restarted itself in a new session; or
 //! - it has a different command but the same parent, service or container, and NVML lists it on one of the target's
 //!   GPUs.
 //!
 //! A parent that only adopts orphans can have unrelated children. A child of such a parent must have the same command
-//! and user, and must lead a session or be in the session of the ended process. Leftovers of a login are in the
+//! and user. It must also lead a session, or be in the session of the ended process. Leftovers of a login are in the
 //! session of the login instead.
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::model::{Gpu, Process, Snapshot};
 #[derive(Debug)]
 struct FormerPlace {
     facts: Guarded,
-    /// Whether the parent only adopted the process. The parent's other children are not successors then.
+    /// Whether the parent only adopted the process, or may have. The parent's other children must then meet stricter
+    /// conditions.
     is_orphan: bool,
     parent_holds: bool,
     /// Whether the command identifies a particular notebook kernel. A successor of such a kernel can have a different

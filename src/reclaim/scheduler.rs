@@ -34,11 +34,11 @@ use crate::units::{Bytes, Span, number_of};
 const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
-/// The reader of the service's log. Many users can read the log, but most of them cannot change the configuration.
+/// The reader of the service's log. `is_root` is set, so that refusals do not advise the reader to run gpumem as root.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
-    /// Makes a plan and notes how much each target has used so far.
+    /// Makes a plan and records how much CPU and I/O each target has used so far.
     fn plan(&mut self, targets: Targets, source: PlanSource<'_>) -> Result<(Plan, Guard), String>;
 
     /// Queues a notice. Returns false if the queue is full.
@@ -74,7 +74,7 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// Whether the configuration changed during the act and would no longer end the target.
+    /// Whether the configuration changed during the act and no longer requires the act.
     is_revoked: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct ReapScheduler {
     undelivered: HashMap<Arc<str>, PendingRetry>,
     /// For each finding, when to ask for a release again, or `None` for never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// When a process may be asked again. Contains only processes that were asked while they were working.
+    /// When a process may be asked again because of a finding on its GPU.
     cleaned: HashMap<Identity, Time>,
     /// For the first member of each warned target, the job's resource usage when it was last known to be idle.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
@@ -201,8 +201,8 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// Returns the findings to act on and the findings to notify about. The former are those of rules with `action =
-    /// "reap"`, even if they are attached to a more severe finding.
+    /// Returns the findings to act on and the findings to notify about. gpumem acts on the findings of rules with
+    /// `action = "reap"` or `"park"`, even if they are attached to a more severe finding.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|finding| self.is_reaping(finding)).cloned().collect();
@@ -238,8 +238,8 @@ impl ReapScheduler {
         system.plan(targets, PlanSource { reap: Some(&self.reap), ..source })
     }
 
-    /// Warns about the targets that will be ended, and starts the act on the due target that holds the most memory.
-    /// Owners of skipped processes are not warned.
+    /// Warns about the targets that will be ended or parked, and starts the act on the due target that holds the most
+    /// memory. Owners of skipped processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -374,8 +374,8 @@ impl ReapScheduler {
             && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
-    /// Returns whether all warnings were sent, the act has not been tried yet, and the snapshot shows the finding's
-    /// subject.
+    /// Returns whether all warnings were sent, the grace period has passed, the act has not been tried yet, and the
+    /// snapshot shows the finding's subject.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.find(finding, true).filter(|warning| !warning.is_over);
         warning.is_some_and(|warning| warning.due(now, &self.reap) == WarningDue::Act)
@@ -507,8 +507,7 @@ impl ReapScheduler {
 }
 
 /// Returns whether a snapshot contains a finding's process, if the finding has one, and current process lists of the
-/// finding's GPUs. Otherwise, the finding is based on
-/// older data, and gpumem does not act on it.
+/// finding's GPUs. Otherwise, the finding is based on older data, and gpumem does not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);

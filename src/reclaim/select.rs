@@ -57,7 +57,7 @@ pub(super) fn select_named<'a>(
             }
             continue;
         }
-        // A launcher holds no GPU. Its pid selects its ranks.
+        // A pid that is not in the snapshot can be that of a launcher. It selects the launcher's ranks.
         let is_rank = |process: &&Process| {
             find_launcher(process, input.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };

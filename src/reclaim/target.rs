@@ -1,4 +1,4 @@
-//! A target: the processes to end together, the reason, and the steps. This file contains the data that is shown and
+//! A target: the processes to act on together, the reason, and the steps. This file contains the data that is shown and
 //! logged; `step` contains the behaviour.
 
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Target {
         self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
 
-    /// Returns whether the target can be asked while it is working. This is so if it was selected because its GPU is
-    /// nearly full.
+    /// Returns whether the target can be asked while it is working, because it was selected only for its nearly full
+    /// GPU.
     pub(super) fn may_work(&self) -> bool {
         match &self.reason {
             Reason::Found { findings } => {
@@ -86,7 +86,7 @@ impl Target {
         matches!(self.steps[..], [Step::Park { to_end: false, .. }])
     }
 
-    /// Whether a step sends a request. Only one act at a time can wait for an answer.
+    /// Returns whether a step sends a request. Only one act at a time can wait for an answer.
     pub(super) fn makes_requests(&self) -> bool {
         let is_request = |step: &Step| {
             matches!(step, Step::Release { .. } | Step::Park { .. } | Step::ShutKernel { .. })
@@ -94,8 +94,8 @@ impl Target {
         self.steps.iter().any(is_request)
     }
 
-    /// Returns whether the act succeeds only once the members have exited, because free GPU memory does not prove that
-    /// they have.
+    /// Returns whether the act succeeds only once the members have exited, because the GPU memory of a parked process
+    /// is free before the process exits.
     pub(super) fn must_exit(&self) -> bool {
         let parks_to_end = |step: &Step| matches!(step, Step::Park { to_end: true, .. });
         self.members.iter().any(|member| member.is_parked) || self.steps.iter().any(parks_to_end)

@@ -1,9 +1,9 @@
 //! Decides from NVML's data whether the memory is freed, and derives the outcome of an act.
 //!
-//! The exit of a process does not prove that its memory is free: a blocked driver, or a forked process that inherited
+//! The exit of a process does not prove that its memory is free. A blocked driver, or a forked process that inherited
 //! the file descriptors, can still hold it. Memory is freed when NVML no longer lists the processes and unattributed
-//! memory has not grown. The total usage of the GPU is weaker evidence, because another process can allocate memory
-//! in the meantime.
+//! memory has not grown. The total usage of the GPU is weaker evidence, because another process can allocate memory in
+//! the meantime.
 
 use std::fmt;
 use std::sync::Arc;
@@ -278,8 +278,8 @@ impl ReleaseMeter {
         }
     }
 
-    /// Returns how many bytes were released in each of the last three samples, at least, and the time of the first
-    /// sample in which that many were released. Returns `None` if that is unknown.
+    /// Returns the minimum number of bytes released in the last three samples, and the time of the first sample that
+    /// shows at least as many bytes released. Returns `None` if this is unknown.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.after.len() >= RELEASE_SAMPLES)?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);

@@ -1,9 +1,10 @@
 //! Stores on disk which warnings were given before unattended acts, so that they survive a restart.
 //!
-//! Each warning is about one finding on one process of one boot. gpumem warns when the finding appears, and again
-//! shortly before the act. If a finding ends and returns, the warnings start over. They also start over if gpumem was
-//! restarted and the finding began later than the stored warning. The file is replaced atomically. If it is
-//! unreadable, all warnings are lost, which only delays acts. This module reads no clock and sends nothing.
+//! Each warning is about one finding on one process or GPU, and is valid only until the next boot. gpumem warns when
+//! the finding appears, and again shortly before the act. If a finding ends and returns, the warnings start over. They
+//! also start over if gpumem was restarted and the finding began later than the stored warning. The file is replaced
+//! atomically. If it is unreadable, all warnings are lost, which only delays acts. This module reads no clock and sends
+//! nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -53,9 +54,9 @@ pub struct Warning {
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
-    /// Whether the warning announced that the process will be ended, not only the finding.
+    /// Whether the warning said that the process will be ended or parked. Otherwise, it is a notice about the finding.
     pub is_of_end: bool,
-    /// Whether the announced action was taken. It must not be repeated.
+    /// Whether the act was tried. It must not be repeated.
     pub is_over: bool,
     /// Whether an earlier run gave the warning and the finding has not been seen since.
     #[serde(skip)]
@@ -122,17 +123,17 @@ impl Warnings {
         &self.warnings
     }
 
-    /// Returns the warning about a finding: the one that announces the end of the process if `is_of_end`, otherwise
-    /// the notice.
+    /// Returns the warning about a finding: the one about the end of the process if `is_of_end` is set, otherwise the
+    /// notice.
     pub fn find(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end)))
     }
 
     /// Updates the warnings. `found` contains all current findings and whether each of them leads to the end of the
-    /// process. Drops a warning if its finding is gone (a warning from an earlier run only after [`EXPIRY_SECONDS`]),
-    /// if its time is in the future, or if it is from an earlier run and the finding began later. Returns an error if
-    /// the file cannot be written.
+    /// process. Drops a warning if its finding is gone, if its time is in the future, or if it is from an earlier run
+    /// and the finding began later. If the finding of a warning from an earlier run is gone, drops the warning
+    /// [`EXPIRY_SECONDS`] after it was given. Returns an error if the file cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         self.warnings.retain_mut(|warning| {
@@ -189,7 +190,7 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Records that the announced action was taken for these findings. Returns an error if the file cannot be written.
+    /// Records that the act on these findings was tried. Returns an error if the file cannot be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {

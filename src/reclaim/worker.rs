@@ -258,7 +258,7 @@ impl ReclaimWorker {
         Ok(RunningBatch::new(number, executor, asked))
     }
 
-    /// Takes the actions that are due. Returns after which time to call again, or `None` if no plan is running.
+    /// Takes the actions that are due. Returns how long to wait before the next call, or `None` if no plan is running.
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
@@ -393,8 +393,8 @@ impl RunningBatch {
         }
     }
 
-    /// Takes the actions that are due, given a sample of this age. Returns after which time to call again, or `None`
-    /// if all targets are done.
+    /// Takes the actions that are due, given a sample of this age. Returns how long to wait before the next call, or
+    /// `None` if all targets are done.
     fn advance(
         &mut self,
         sample: &ObservedSample,

@@ -43,7 +43,7 @@ pub enum RecordingError {
     #[error("{name} contains no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage in the file, or `None` if the file is empty.
+        /// The first damage in the file, or `None` if the file is empty or contains only blank lines.
         first: Option<Damage>,
     },
     /// The input has contained no snapshot for so long that it may be endless.
@@ -80,7 +80,7 @@ pub enum RecordingError {
     /// The reader of a pipe has exited. This is not a failure, so the caller should exit without a message.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
-    /// The store's directory cannot be created, or files in it cannot be written.
+    /// The store's directory cannot be created or listed, or its lock file cannot be written.
     #[error("cannot create the store in {}: {}; use --store-dir with a directory that you can write to", .folder.display(), system_message(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
     #[error(
@@ -98,7 +98,7 @@ pub enum RecordingError {
     Damaged {
         name: String,
         damage: Damage,
-        /// Number of further damaged lines in the segment.
+        /// Number of other damaged lines in the segment.
         more: u64,
     },
 }

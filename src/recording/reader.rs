@@ -29,7 +29,7 @@ const VALUE_LIMIT: usize = 2_000_000;
 /// Base-2 logarithm of the maximum zstd window: 128 MiB, as in the `zstd` command. The decoder allocates the whole
 /// window when it starts.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Maximum number of damaged lines that are listed. Further damaged lines are only counted.
+/// Maximum number of damaged lines that are listed. Any others are only counted.
 const DAMAGE_LIMIT: usize = 100;
 /// Size of the read buffer. A few snapshots of a busy host fit into it.
 const BUFFER_BYTES: usize = 1 << 17;
@@ -46,7 +46,7 @@ pub struct RecordingReader {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
-    /// Bytes read since the last snapshot, or since the start if there was none.
+    /// Bytes read since the last snapshot, or since the start of the recording if there was none.
     barren: u64,
     /// Line of the last snapshot, or 0 if there was none.
     found: u64,
@@ -102,7 +102,7 @@ impl RecordingReader {
         self.rewind.is_some()
     }
 
-    /// Goes back to the start. Has no effect on a pipe.
+    /// Returns to the start of the recording. Has no effect on a pipe.
     ///
     /// # Errors
     ///
@@ -121,8 +121,8 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// Returns how much of the recording has been read, from 0 to 1. Returns `None` if the length is unknown, as for
-    /// a pipe or a small compressed file.
+    /// Returns how much of the recording has been read, from 0 to 1. Returns `None` for a pipe, and for a compressed
+    /// recording that is small or embedded in the program.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
@@ -332,7 +332,7 @@ enum RecordingLine {
     End,
 }
 
-/// A damaged line, or the line from which the rest of the file cannot be read.
+/// A damaged line, or the line at which the unreadable rest of the file begins.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {flaw}")]
 pub struct Damage {

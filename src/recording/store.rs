@@ -2,7 +2,7 @@
 //!
 //! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file named
 //! after the time of its first snapshot, and consists of complete zstd frames with checksums. If gpumem crashes, only
-//! the last frame may be damaged, which contains about ten seconds of snapshots. `--replay` and `zstd` can read
+//! the last frame can be damaged. A frame contains about ten seconds of snapshots. `--replay` and `zstd` can read
 //! segments.
 //!
 //! Readers and the writer never wait for each other. The writer only appends frames, begins segments, and removes the
@@ -30,11 +30,12 @@ use crate::units::MIB;
 const SUFFIX: &str = ".jsonl.zst";
 /// Latest time that the name of a segment can contain, in milliseconds: almost the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments searched for the latest snapshot, because the newest segments may be torn or empty.
+/// Maximum number of segments searched for the latest snapshot. The newest segments can be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
-/// Maximum number of bytes read from a segment. The writer's segments are smaller.
+/// Maximum number of bytes of a segment that are read to find its latest snapshot. The writer's segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
-/// Maximum number of bytes read from an unpacked frame. The writer's frames are smaller.
+/// Number of bytes of unpacked text after which the search for the latest snapshot stops. The writer's frames are
+/// smaller.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +57,8 @@ pub struct Store {
 pub struct LatestSnapshot {
     pub time: Time,
     pub host: Host,
-    /// Seconds since the previous snapshot, or `None` if the previous snapshot could not be read.
+    /// Seconds since the previous snapshot, or `None` if the last two frames of the segment contain no previous
+    /// snapshot.
     pub interval_seconds: Option<f64>,
 }
 

@@ -20,7 +20,7 @@ pub struct Writer {
     name: String,
     file: File,
     path: Option<PathBuf>,
-    /// Whether the file ends with a torn line, so that the next line must start with a newline.
+    /// Whether a newline must precede the next line, because the file ends with a torn line.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
@@ -28,12 +28,12 @@ pub struct Writer {
 
 impl Writer {
     /// Appends to a file, and creates a missing file. If a crash left a torn last line, terminates the line with a
-    /// newline. The path can be an open file descriptor, such as `/dev/stdout` or `/dev/fd/63`.
+    /// newline. The path can refer to an open file descriptor, such as `/dev/stdout` or `/dev/fd/63`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened, is a directory, is compressed or is not a recording, or if
-    /// another process is recording to the file.
+    /// Returns an error if the file cannot be opened, is a directory, is compressed, or is not a recording. Also
+    /// returns an error if another process is recording to the file.
     pub fn append(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {

@@ -203,7 +203,7 @@ impl CheckReport {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = self.write_wait(&mut out, style);
-        // Omit a reclaimable total of 0 if the rules did not run, because the true value is unknown.
+        // Omit a reclaimable total of 0 if the rules did not run or the check failed: the true value is unknown.
         let is_judged = self.rules_applied && self.status != CheckOutcome::Error;
         if is_judged || !self.reclaimable.is_nothing() {
             out += &(style.heading(&self.reclaimable.headline(ascii)) + "\n\n");

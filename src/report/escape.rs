@@ -72,8 +72,8 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Wraps text to `lines_max` lines. The first line has at most `first` columns, and the other lines have at most
-/// `others`.
+/// Wraps text into at most `lines_max` lines. The first line has at most `first` columns, and the other lines have at
+/// most `others`.
 ///
 /// Lines break between words. A word that is longer than a line is split. A command in backquotes is kept together if
 /// it fits on a line, so that it can be copied. If text is omitted, the last line ends with `…`.

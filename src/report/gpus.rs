@@ -91,8 +91,8 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
     [free, used, total, known(full)]
 }
 
-/// Returns free memory and index of each GPU, most free memory first. GPUs with outdated figures and GPUs that
-/// `gpumem run --claim` has claimed are omitted.
+/// Returns free memory and index of each GPU, most free memory first. Omits GPUs with stale or unknown values, and GPUs
+/// that `gpumem run --claim` has claimed.
 pub fn free_gpus(snapshot: &Snapshot) -> Vec<(u64, u32)> {
     let gpus = snapshot.gpus.iter();
     let gpus = gpus.filter(|gpu| gpu.stale_seconds.is_none() && gpu.claim.is_none());
@@ -128,7 +128,7 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Lists the reasons for missing figures. If `everyone` is set, adds notes about unattributed memory and unreadable
+/// Lists the reasons for missing values. If `everyone` is set, adds notes about unattributed memory and unreadable
 /// files.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();

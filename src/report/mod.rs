@@ -3,6 +3,7 @@
 //! - [`processes`] and [`totals`] format `gpumem ps`, and `gpus` formats its GPU tables.
 //! - [`check`] formats the verdict as text and JSON, and [`ci`] formats the verdict for CI servers.
 //! - [`reap`] formats plans and their results, and [`refusal`] explains why gpumem skips a process.
+//! - [`run`] formats the report of `gpumem run`.
 //! - [`explain`] formats the page about a process or GPU, and [`environment`] the variables of a process.
 //! - [`doctor`] formats the checks of this machine, and [`metrics`] the page for Prometheus.
 //! - [`table`] aligns columns, and [`escape`] escapes untrusted text.

@@ -306,7 +306,7 @@ GPU 0: 15.0 GiB is unattributed: no listed process holds it.
 312 processes' files could not be read; only root on the host can see hidden holders.
 "
         );
-        // Memory can be called unattributed only if the processes of all users are visible.
+        // Memory can be called unattributed only if the table lists all processes.
         let options = ProcessesOptions { sort: Field::Pid, everyone: false, ..OPTIONS };
         let partial = write(&snapshot, RuleResults::default(), options);
         assert!(!partial.contains("unattributed"));

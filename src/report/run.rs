@@ -291,8 +291,8 @@ impl RunReport {
         }
     }
 
-    /// Formats a summary of three lines, then lines about full GPUs (if the command failed), leaks, remaining
-    /// processes, assertions that did not pass, and errors.
+    /// Formats a summary of three lines, then lines about the fullest GPUs (if the command failed), leaks, processes
+    /// that still hold memory, assertions that did not pass, and errors.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         let leaks = self.leaks.iter().map(|leak| format!("leak: {}", leak.message));

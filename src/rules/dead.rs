@@ -8,7 +8,8 @@
 //!
 //! - a pid missing from /proc, if gpumem runs outside the host's pid namespace. If gpumem's own namespace is unknown,
 //!   the rule is undecided;
-//! - a pid that the kernel may have reused, because NVML may mean a process in another namespace;
+//! - a pid that may belong to a living process: the kernel may have reused the pid, or NVML may mean a process in
+//!   another namespace;
 //! - a pid without an entry in the snapshot;
 //! - a process whose first thread has exited (`Z`) while other threads remain.
 //!

@@ -98,7 +98,7 @@ impl Engine {
         let rule_input = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        // The owner knows why a parked process is idle, and its CUDA calls wait.
+        // Skip parked processes: their users parked them deliberately, and their CUDA calls block.
         let processes = snapshot.processes.iter().filter(|process| process.parked().is_none());
         for process in processes {
             if let Some(process_history) = self.history.process(process.identity()) {
@@ -132,9 +132,9 @@ impl Engine {
         output
     }
 
-    /// Drops new findings, pending ones and candidates for suspects on processes that may also use a GPU whose
-    /// process list is missing, because such a process may be working there. Keeps earlier findings, but only with
-    /// the action to notify the owner.
+    /// Drops new findings, pending findings and candidates on processes that may also use a GPU whose process list is
+    /// missing, because such a process may be working there. Keeps earlier findings, but only with the action to notify
+    /// the owner.
     fn drop_unobservable(&self, output: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = output;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())

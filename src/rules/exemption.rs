@@ -45,8 +45,8 @@ impl Exemption {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// Returns `Some(true)` if the scope matches, `Some(false)` if it may match, and `None` if it does not match or
-    /// the process could not be ended anyway.
+    /// Returns `Some(true)` if the scope matches and `Some(false)` if it may match. Returns `None` if the scope does
+    /// not match, or may match a process that gpumem could not end anyway.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {

@@ -285,8 +285,8 @@ fn evidence(
     })
 }
 
-/// Returns evidence that an orphan spins although gpumem never observed it at work, or `None` if it does not seem to
-/// spin. Other processes on the GPU do not matter, because all of them together do almost no work.
+/// Returns evidence that an orphan spins although gpumem never observed it working, or `None` if it does not seem to
+/// spin. Other processes on the GPU do not matter, because all processes on it together do almost no work.
 fn left_spinning(
     input: ProcessInput<'_>,
     row: &RowHistory,

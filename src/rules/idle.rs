@@ -33,8 +33,8 @@
 //! It is idle once the current pause exceeds 1.5 times its longest earlier pause; until then, it is a suspect. If it
 //! resumed at least twice, the severity is `info` until the pause exceeds three times the longest earlier pause.
 //!
-//! A process that has not used its GPU since it started may still be preparing, for example compiling on another
-//! machine. Such a process is idle after three times the duration.
+//! A process that was observed from its start and has not used its GPU yet may still be preparing, for example
+//! compiling on another machine. Such a process is idle after three times the duration.
 //!
 //! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends the process.
 //!
@@ -118,7 +118,7 @@ const LONGER_THAN_PAUSES: f64 = 1.5;
 /// longest earlier pause by this factor.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// Factor by which the required duration is multiplied if the process has not used its GPU since it started.
+/// Factor by which the required duration is multiplied while the process may still be preparing.
 const START_FACTOR: f64 = 3.0;
 /// Maximum time, in seconds, between the start and the first sample of a process that was observed from its start.
 const FROM_START_SECONDS: f64 = 120.0;
@@ -238,8 +238,8 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
 }
 
 /// Returns whether the process is connected to another process of the same user that may have used a GPU within the
-/// last `seconds`. A trainer is connected to its inference server. Connections to a notebook server or kernel do not
-/// count, because they say nothing about waiting.
+/// last `seconds`. For example, a trainer is connected to its inference server. Connections to a notebook server or
+/// kernel do not count, because they say nothing about waiting.
 fn waits_for_server(input: ProcessInput<'_>, seconds: f64) -> bool {
     let ProcessInput { rule_input, process, .. } = input;
     let servers = process.connected_to.as_deref().unwrap_or_default();

@@ -27,7 +27,7 @@ const LEAST_IO_SECONDS: f64 = 60.0;
 /// I/O rate, in bytes per second, at or above which a process is considered working, for example downloading data.
 pub const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
-/// To avoid flicker, an active finding stays until CPU use or I/O exceeds its limit by this factor.
+/// Factor by which a limit is multiplied while a finding is active, to avoid flicker.
 pub(super) const FACTOR_TO_STAY: f64 = 1.25;
 
 /// Returns whether a process works although its GPU is idle: it uses the CPU now, or does I/O now or over `needed`
@@ -97,7 +97,7 @@ pub(super) fn report_wait(
     }
 }
 
-/// The unused memory of each job, because the processes of a job may reach a threshold only together.
+/// Unused memory of each job. The processes of a job may reach a threshold only together.
 #[derive(Debug)]
 pub(super) struct UnusedJobs {
     now: Time,

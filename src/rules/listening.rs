@@ -19,7 +19,7 @@ use crate::model::server_name::{is_kernel_command, is_server_command};
 use crate::model::{Process, Snapshot};
 
 /// First port of the default `ip_local_port_range`, from which the kernel chooses ephemeral ports. JAX on Slurm also
-/// chooses ports above it.
+/// chooses ports in this range.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 /// Number of leading words of a command line among which the program's name is searched, as in `python -m debugpy`.
 const NAME_WORDS: usize = 4;
@@ -554,7 +554,7 @@ mod tests {
             ),
             ("python /v/bin/jupyter-server --port 8888", "tcp:0.0.0.0:8888", Some(false)),
             ("boinc --dir /x", "tcp:127.0.0.1:31416", Some(false)),
-            // These restart their programs, but are servers as well.
+            // These supervisors are servers as well.
             ("/usr/lib/postgresql/16/bin/postgres -D /x", "tcp:127.0.0.1:5432", Some(true)),
             ("python /v/bin/gpustack start", "tcp:0.0.0.0:80", Some(true)),
             ("/opt/lm-studio/lm-studio", "tcp:127.0.0.1:1234", Some(true)),

@@ -8,9 +8,8 @@
 //!   its server must be gone instead (`host::jupyter` proves this). A worker of an inference server or of Python's
 //!   `multiprocessing` only needs a reaper as its parent.
 //! - According to the driver's samples for the process or the whole GPU, the process used none of the GPUs that list
-//!   it. If no GPU lists it, the process must have the device file of a GPU open that has at least 1 GiB of
-//!   unattributed memory, or memory listed for the dead leader. That GPU must be unused, or the process must use no
-//!   CPU time.
+//!   it. If no GPU lists the process, it must have open the device file of a GPU with at least 1 GiB of unattributed
+//!   memory, or with memory listed for the dead leader. That GPU must be unused, or the process must use no CPU time.
 //! - The process and its descendants used little CPU. Orphans that use much CPU are not reported: they cannot be told
 //!   apart from a `nohup` job that prepares data after its shell has exited.
 //!
@@ -393,8 +392,8 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(group) = group {
         lines.push(format!("list what is left of its job: `pgrep -a -g {group}`"));
     }
-    // No one can type into the process any more, so of the remaining advice only the last line, on ending the
-    // process, applies.
+    // No one can type into the process any more, so only the last line of the general advice, which ends the process,
+    // applies.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

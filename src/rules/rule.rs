@@ -87,7 +87,8 @@ pub struct RuleKind {
     pub(super) contradiction: fn(&Settings) -> Option<String>,
     /// Describes a setting without effect. Returns `None` if all settings have an effect.
     pub(super) remark: fn(&Settings) -> Option<String>,
-    /// Called for each process that has a history.
+    /// Called for each process that has a history and is not parked. For desktops and virtual machines, only a few
+    /// kinds are called.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
     /// Called for each row whose process is uncertain: /proc does not list the pid, or the process in /proc may be a
@@ -307,8 +308,7 @@ impl<'a> RuleInput<'a> {
         output.pending.push(self.pending(None, gpu.index, since, needed));
     }
 
-    /// Creates a finding on a process or, if `process` is `None`, on the first GPU. Its only action is to notify the
-    /// owner.
+    /// Creates a finding on a process or, if `process` is `None`, on the GPUs. Its only action is to notify the owner.
     pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
             id: subject::finding_id(&self.rule.name, &parts.gpus, process),
@@ -322,7 +322,7 @@ impl<'a> RuleInput<'a> {
             gpus: parts.gpus,
             process: process.map(FindingProcess::new),
             evidence: parts.evidence,
-            // The message contains names that processes control, and emails show it without further escaping.
+            // The message contains names that processes control, and emails do not escape it again.
             message: escape(&parts.message).into_owned(),
             advice: parts.advice,
             actions: vec![Action::Notify],
@@ -404,7 +404,7 @@ impl<'a> ProcessInput<'a> {
         output.pending.push(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
     }
 
-    /// Creates a candidate: the process meets all conditions of the rule on these GPUs except the duration.
+    /// Creates a candidate: the process meets the conditions of the rule on these GPUs, but not yet for the duration.
     pub(super) fn candidate(
         self,
         gpus: Vec<FindingGpu>,

@@ -13,7 +13,7 @@ use crate::model::row::{CurrentUser, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// Fields that identify an owner. A scope must give their complete values, not substrings.
+/// Fields that identify an owner. A scope must match their whole values, not substrings.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
 #[derive(Clone, PartialEq, Debug, Default)]

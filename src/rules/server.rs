@@ -4,8 +4,8 @@
 //! worker of another server. Names are compared by whole words, so `reserve.py` is not a server. The main process of
 //! an administrator's systemd service is a server regardless of its program, unless it is known not to listen.
 //!
-//! A worker that a notebook kernel started works only for the notebook. If a process listens and none of this
-//! applies, the answer is unknown, and no rule reports the process as idle or as an idle server.
+//! A worker that a notebook kernel started works only for the notebook. If clients could connect to a process but none
+//! was observed, the answer is unknown, and no rule reports the process as idle or as an idle server.
 
 use super::listening;
 use crate::advice;

@@ -4,8 +4,8 @@
 //! pause`). All samples of the duration must show the state `T`. In any other state, the duration starts again.
 //!
 //! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or uses it only for
-//! graphics. The finding offers no action, because the owner or a scheduler may resume the process. `gpumem reap`
-//! nevertheless includes the process by default.
+//! graphics. The finding offers no action that ends the process, because the owner or a scheduler may resume it.
+//! `gpumem reap` nevertheless includes the process by default.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(line) = advice::thaw(process) {
         return vec![line];
     }
-    // A container or unit has no other command for a process that handles no signal while it is stopped.
+    // In a container or unit, the owner's command sends SIGTERM, which a stopped process handles only after SIGCONT.
     let is_job = process.slurm.as_deref().is_some_and(|job| job.over != Some(true));
     let owner = advice::owner(process).filter(|owner| is_job || owner.is_asked_first);
     let end = owner.map_or_else(
@@ -254,7 +254,7 @@ mod tests {
         assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
     }
 
-    /// Emails and logs show messages without further escaping.
+    /// Emails and logs do not escape messages again.
     #[test]
     fn messages_contain_no_control_characters() {
         const NAME: &str = "a\n\r\t\u{1b}[2J\u{7f}\u{85}\u{9b}\u{202e}train.py";

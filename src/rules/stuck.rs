@@ -262,7 +262,7 @@ mod tests {
             (Some('D'), 0.0, 1),
             // If the states of the other threads are unknown, the CPU time decides.
             (None, 0.0, 1),
-            // The main thread called `pthread_exit`, and the other threads go on.
+            // The main thread called `pthread_exit`, and the other threads continue to run.
             (Some('S'), 0.0, 0),
             (Some('R'), 90.0, 0),
             (None, 90.0, 0),

@@ -1,6 +1,4 @@
 //! Formats the subject of a finding, such as its id, its GPUs and its memory.
-//!
-//! The subject can contain names that processes control, so writers of reports must escape it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Finds suspects: processes that look like waste before a rule can prove it.
 //!
-//! The candidates are processes that meet all conditions of a rule except the duration. A candidate becomes a suspect
-//! if at least one fact supports the suspicion:
+//! Candidates are processes that meet the conditions of a rule, but not yet for the duration. This module checks their
+//! CPU use. A candidate becomes a suspect if at least one fact supports the suspicion:
 //!
 //! - the notebook server has reported the kernel as idle for longer than the duration;
 //! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's accounting;
@@ -36,7 +36,7 @@ const LITTLE_CPU_PERCENT: f64 = 5.0;
 const LITTLE_GPU_PERCENT: u32 = 5;
 /// Lifetime GPU use, in percent, above which a process works mostly on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
-/// Time, in seconds, for which a suspect must be unused.
+/// Maximum time, in seconds, for which a process that was not observed working must be unused.
 const LEAST_SECONDS: f64 = 10.0;
 /// Time for which a process that was observed working must be unused, as a share of the duration.
 const LEAST_SHARE: f64 = 0.1;
@@ -46,7 +46,7 @@ const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// the window.
 const MARGIN_SECONDS: f64 = 5.0;
 
-/// A process that meets all conditions of a rule except the duration.
+/// A process that meets the conditions of a rule, but not yet for the duration.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Candidate {
     pub(super) rule: Arc<str>,
@@ -205,7 +205,7 @@ impl SuspectInput<'_> {
         let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
             return false;
         };
-        // If the accounting shows little GPU use, the CPU limit of the rule applies instead of the lower one.
+        // If the accounting shows little GPU use, the CPU limit of the rule applies instead of `LITTLE_CPU_PERCENT`.
         let most_cpu = match self.life {
             None => LITTLE_CPU_PERCENT,
             Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,

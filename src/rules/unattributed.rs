@@ -6,8 +6,8 @@
 //!
 //! The rule requires the host's pid namespace, a complete process list and known memory. The rule does not apply
 //! under MIG, where memory is reported per instance, and under WSL, where Windows processes are not listed. It does
-//! not apply either if the GPU shares memory with the system (Grace, GB10, Jetson), because the kernel puts other
-//! pages there. While NVML lists the pid of a dead process, its memory is attributed.
+//! not apply either if the GPU shares memory with the system (Grace, GB10, Jetson), because that memory also holds
+//! pages of the kernel. While NVML lists the pid of a dead process, its memory is attributed.
 //!
 //! A finding begins at the threshold and ends below three quarters of the threshold.
 

@@ -67,7 +67,7 @@ struct KnownKernel {
 }
 
 impl KnownKernel {
-    /// Takes the answers that have arrived. If none of them is settled, waits for one, at most for `time`.
+    /// Takes the answers that have arrived. If none of them is settled, waits up to `time` for a settled one.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Returns a poller with one kernel, whose thread the test simulates with the returned sender.
+    /// Returns a poller with one kernel, and a sender that takes the place of the kernel's thread.
     fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
         let mut notebooks = Notebooks::new(Roots::default());
         let (answers, taken) = channel();

@@ -53,8 +53,8 @@ struct Marks {
 }
 
 impl Live {
-    /// Also shows the processes whose pids `shown` returns, although they hold no GPU, and calls `mark` for each
-    /// snapshot to add what gpumem did to its processes. Both must be fast.
+    /// Also shows the processes whose pids `shown` returns, even if they have no GPU device file open. Calls `mark` for
+    /// each snapshot, to add what gpumem did to the processes. Both functions must be fast.
     pub fn marked_by(
         self,
         shown: impl FnMut() -> Vec<u32> + Send + 'static,
@@ -153,7 +153,7 @@ impl Live {
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Finds the processes that have device files open.
+    /// Refreshes the list of device file holders. Requests a search of all processes if unattributed memory has grown.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -262,8 +262,7 @@ fn wall_clock() -> Time {
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Converts nanoseconds to clock ticks, rounded up. A process that started in the current tick is then considered
-/// older.
+/// Converts nanoseconds to clock ticks, rounded up. A process that started in the same tick then counts as older.
 fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
     (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
 }

@@ -23,12 +23,13 @@ use crate::recording;
 /// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events call
 /// [`due`](Source::due), wait until the next snapshot is due, and call [`take`](Source::take).
 pub trait Source: Send {
-    /// Returns when the next snapshot is due. May block while reading a recording from a pipe. Returns an error only
-    /// if there can be no further snapshot, because there is no driver or a recording cannot be read. Other failures
-    /// are listed in the snapshot's `errors`.
+    /// Returns when the next snapshot is due. May block while reading from a pipe or from another machine. Returns an
+    /// error only if a recording cannot be read. Other failures are listed in the snapshot's `errors` or returned by
+    /// [`trouble`](Source::trouble).
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// Returns the next snapshot, even if it is not due yet, or `None` at the end of a recording.
+    /// Returns the next snapshot, even if it is not due yet. Returns `None` at the end of a recording, or if another
+    /// machine sent none.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
     /// Applies a control. Controls that do not apply to this source have no effect. Returns an error if a recording
@@ -47,7 +48,8 @@ pub trait Source: Send {
         None
     }
 
-    /// Waits until the next snapshot is due, and returns it. Returns `None` if a recording has ended or is paused.
+    /// Waits until the next snapshot is due, and returns it. Returns `None` if a recording has ended or is paused, or
+    /// if another machine sent none.
     fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
             NextSnapshot::In(wait) => {

@@ -22,8 +22,8 @@ use crate::units::system_message;
 /// forward anything, in particular not the agent, and must not run a different command.
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
-/// Options for ssh without a terminal. ssh does not ask, gives up on a host that does not answer, and compresses. It
-/// uses an existing shared connection, but does not create one, because other sessions would then lose their
+/// Options for ssh without a terminal. ssh does not prompt, gives up on a host that does not answer, and compresses the
+/// data. It uses an existing shared connection, but does not create one, because other sessions would then lose their
 /// connection when this ssh exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",

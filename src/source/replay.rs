@@ -147,7 +147,7 @@ pub struct PlaybackClock {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
     Step,
-    /// All snapshots before this time, and the first one after it.
+    /// All snapshots before this time, and the first one at or after it.
     To(Time),
     Run,
 }

@@ -37,9 +37,10 @@ pub enum Charted<'a> {
     Process(Subject<'a>),
 }
 
-/// Returns the charts beside or below the table: the GPUs, and the selected process or, if NVML does not list it, the
-/// first listed process in the table. If not all fit, the process is left out, and otherwise the GPUs. The only process
-/// has no chart, because the chart of its GPU looks the same.
+/// Returns the charts beside or below the table: one for each shown GPU, and one for the selected process. If none is
+/// selected or NVML does not list it, the first listed process in the table has the chart instead. If the sample has
+/// only one row, its process has no chart, because the chart of the GPU looks the same. If the charts do not all fit,
+/// the process is left out. If the GPUs alone do not fit, only the process has a chart.
 pub fn shown<'a>(app: &'a App, layout: &Layout) -> Vec<(Rect, Charted<'a>)> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -116,7 +117,7 @@ pub fn draw_gpu(
     let loads = series.map_or(&[][..], MemorySeries::loads);
     plot.draw(inside, canvas, |columns| {
         let mut rest = chart::memory(buckets, window, columns);
-        // The maxima of a column can be from different times, so that their sum can exceed the used memory.
+        // The maxima in one column can be from different times, so their sum can exceed the used memory.
         let mut take = |verdict: UseVerdict| {
             let held = held_by(app, gpu, verdict, window, columns);
             let taken = rest.iter_mut().zip(held).map(|(rest, held)| {

@@ -1,4 +1,5 @@
-//! The panel with alarms, the findings (worst first), read errors, suspects and undecided rules, in this order.
+//! The panel with alarms, the findings (worst first), read errors and unavailable values, suspects, and undecided
+//! rules, in this order.
 
 use std::collections::HashSet;
 
@@ -197,7 +198,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
-        // If not all notes fit, name all undecided rules instead of giving the reasons of a few.
+        // If not all notes fit, name all undecided rules on one line instead of giving the reasons for a few.
         notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
         notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }

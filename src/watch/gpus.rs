@@ -106,7 +106,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Minimum width of the bar beside the memory in numbers.
+/// Minimum width of the bar in a cell that also shows the memory in numbers.
 const BAR_IN_CELL: u16 = 5;
 
 /// Formats memory use in whole GiB, such as `72/80`.
@@ -116,7 +116,7 @@ fn whole_gib(gpu: &Gpu) -> String {
     gpu.memory.map_or_else(|| UNKNOWN.to_owned(), text)
 }
 
-/// Draws index, bar, memory and utilization of a GPU. The widths are those of the index and of the memory.
+/// Draws the index, the bar, the memory and the utilization of a GPU. `index` and `memory` are widths in columns.
 fn draw_cell(
     gpu: &Gpu,
     shares: &GpuShares,
@@ -198,12 +198,13 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // Columns from most to least important. If room is short, columns at the end are dropped.
+        // Columns from most to least important. A column is dropped if it does not fit beside the more important
+        // columns.
         let mut columns =
             vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN.max(width / 6))];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // Where charts are shown, known facts replace the chart of the line.
+        // If the screen has charts of GPUs, columns with known facts replace the chart in each line.
         let is_known = |field: &&GpuField| shown.iter().any(|(gpu, _)| field.short(gpu) != UNKNOWN);
         match has_charts {
             true => columns.extend(FACT_FIELDS.iter().filter(is_known).map(figure)),
@@ -313,7 +314,8 @@ impl GpuColumns {
         }
     }
 
-    /// Draws a MIG device. NVML reports only the memory of a MIG device; other columns stay empty.
+    /// Draws the index, the profile and the memory of a MIG device. Other columns stay empty, because their values
+    /// describe the whole GPU.
     fn device(
         &self,
         gpu: &Gpu,
@@ -368,7 +370,7 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     shares
 }
 
-/// Formats the totals of all GPUs, such as `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+/// Formats the totals of `gpus`, such as `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let mut text = number_of(gpus.len(), "GPU");
     let memories = || gpus.iter().filter_map(|gpu| gpu.memory);

@@ -49,7 +49,7 @@ pub(super) struct Stage {
     /// Index of the shown screen, or of the selected line in the list.
     selected: usize,
     first: usize,
-    /// The theme for the terminal's background, after the terminal has answered.
+    /// The theme for the terminal's background, or `None` until the terminal reports its background.
     pub(super) background: Option<Theme>,
 }
 
@@ -88,7 +88,7 @@ impl Stage {
         update(&mut self.screens[screen].app, event)
     }
 
-    /// Applies a tick or resize to all screens, and any other event to the shown screen or to the
+    /// Applies a tick, a resize or the background to all screens, and any other event to the shown screen or to the
     /// list. Returns the effect with the index of its screen.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
@@ -192,7 +192,7 @@ impl Stage {
         self.select(at)
     }
 
-    /// Selects the next machine with a finding. The search wraps around.
+    /// Selects the next machine with an unresolved finding. The search wraps around.
     fn select_next_finding(&mut self) -> Option<Effect> {
         let count = self.screens.len();
         let mut next = (1..=count).map(|step| (self.selected + step) % count);
@@ -407,7 +407,7 @@ mod tests {
         hosts.update(Event::Background(Theme::Light));
         let themes = hosts.screens.iter().map(|screen| screen.app.theme);
         assert!(themes.chain([hosts.styles.theme]).all(|theme| theme == Theme::Light));
-        // The list and the saved settings know that the user did not choose this theme.
+        // `run` reads this field so that it does not save a theme that the user did not choose.
         assert_eq!(hosts.background, Some(Theme::Light));
     }
 

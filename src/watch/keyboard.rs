@@ -53,7 +53,7 @@ impl Pausing {
     }
 }
 
-/// Sends events until the channel closes. Pauses during [`Pausing::while_paused`].
+/// Sends events until the channel closes or the terminal cannot be read. Pauses during [`Pausing::while_paused`].
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
@@ -116,11 +116,11 @@ fn fail_in_background() {
     let _ = signals.thread_block();
 }
 
-/// The terminal's answer about its background, `ESC ] 11 ; rgb:R/G/B` and `BEL` or `ESC \`, which crossterm reports as
-/// keys. The answer can arrive at any time, or never.
+/// The terminal's answer about its background: `ESC ] 11 ; rgb:R/G/B`, then `BEL` or `ESC \`. crossterm reports the
+/// answer as keys. The answer can arrive at any time, or never.
 #[derive(Default)]
 struct BackgroundAnswer {
-    /// The answer so far, after its first key.
+    /// The characters received after the first key of an answer, or `None` outside an answer.
     text: Option<String>,
     theme: Option<Theme>,
 }
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(background.theme.take(), Some(theme), "{color}");
         }
         assert!(!background.takes(key('x')) && !background.takes(bell));
-        // A user who presses Alt-] keeps the other keys.
+        // After the user presses Alt-], keys that cannot be part of an answer still work.
         assert!(background.takes(alt(']')) && !background.takes(key('x')));
         assert!(!background.takes(key('b')) && background.theme.is_none());
     }

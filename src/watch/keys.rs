@@ -92,7 +92,8 @@ pub type Binding = (&'static str, &'static str, KeyAction);
 
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All bindings, in the order of the help. `Main` keys work in every context that does not rebind them.
+/// All bindings, in the order of the help, which moves the current context to the front. `Main` keys work in every
+/// context that does not rebind them.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Navigation", LOOK),
     (Context::Main, "Free memory", RECLAIM),
@@ -207,7 +208,7 @@ const COLUMNS: &[Binding] = &[
 
 const DIGITS: &str = "0-9";
 
-/// Alternative keys for every context, which the help omits.
+/// Alternative keys for every context. The help omits most of them.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),

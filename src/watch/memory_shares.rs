@@ -79,8 +79,8 @@ impl MemoryShare {
     }
 }
 
-/// In a bar of at least this width, every share that is not empty gets a cell. In a shorter bar, a share that rounds
-/// to no cell gets one only if processes hold its memory.
+/// In a bar of at least this width, every share that is large enough to be shown gets a cell. In a shorter bar, a share
+/// that rounds to no cell gets one only if processes hold its memory.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,8 +90,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Divides used memory among the processes. The rest is unattributed, or unknown if `is_rest_attributable` is
-    /// false. Returns `None` if the GPU's total memory is 0.
+    /// Divides used memory by the verdicts on the processes in `rows`. The rest of the used memory is unattributed, or
+    /// unknown if `is_rest_attributable` is false. Returns `None` if the GPU's total memory is 0.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -135,7 +135,7 @@ impl MemoryShares {
         self.bytes[part as usize]
     }
 
-    /// Returns whether the bar and its legend show a share.
+    /// Returns whether a share is large enough to be shown.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
@@ -161,7 +161,7 @@ impl MemoryShares {
             let end = ((share.min(1.0) * f64::from(width)).round() as u16).max(drawn);
             end - std::mem::replace(&mut drawn, end)
         });
-        // A single cell shows the verdict.
+        // A single cell shows the most urgent verdict.
         let verdicts = [MemoryShare::Reclaimable, MemoryShare::Suspected, MemoryShare::InUse];
         if let (1, Some(verdict)) = (width, verdicts.into_iter().find(|&part| self.has(part))) {
             cells = [0; SHARES];

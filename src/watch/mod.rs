@@ -1,8 +1,8 @@
 //! The interactive screen of `gpumem watch`.
 //!
 //! Sampling, keyboard, signals and reclaiming have their own threads, which send events to the main thread over a
-//! bounded channel. The main thread owns the state and the terminal. If the driver hangs, only the figures are
-//! outdated; keys still work.
+//! bounded channel. The main thread owns the state and the terminal. If the driver hangs, the displayed values become
+//! outdated, but keys still work.
 //!
 //! - [`state`]: the state; [`mod@update`]: how each event changes it, without side effects
 //! - [`layout`]: panel positions, for the mouse and for drawing
@@ -129,7 +129,7 @@ impl Options {
     }
 }
 
-/// History from before the screen started, such as a recording store.
+/// History from before the screen started, such as from a recording store.
 #[derive(Debug)]
 pub struct EarlierHistory {
     pub engine: Engine,
@@ -175,7 +175,7 @@ pub enum WatchError {
 }
 
 enum ThreadMessage {
-    /// An event for the screen on the terminal.
+    /// An event for the shown screen or the list. Ticks, resizes and the background apply to all screens.
     Event(Event),
     /// An event for the screen with this index.
     ForScreen(usize, Event),
@@ -188,7 +188,7 @@ const QUEUE: usize = 4;
 const LEAVE: Duration = Duration::from_secs(5);
 /// Minimum time to read the terminal's answer before gpumem exits. The shell would take a later answer for input.
 const BACKGROUND_TIME: Duration = Duration::from_millis(200);
-/// Delay before the next write to a terminal that has not accepted a whole frame.
+/// Delay before another attempt, such as writing to a terminal that has not accepted a whole frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum time to collect messages before the next frame is drawn.
 const BATCH: Duration = Duration::from_millis(8);
@@ -209,8 +209,8 @@ pub struct Watched {
 ///
 /// # Errors
 ///
-/// Returns an error if there is no terminal or it fails, if a thread cannot be started or panics, or if the only
-/// source fails before its first snapshot.
+/// Returns an error if there is no terminal or it fails, if a thread cannot be started or panics, or if a source fails
+/// before its first snapshot.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,
@@ -370,7 +370,7 @@ fn drive(
     }
 }
 
-/// Runs a command on a remote host with this terminal, and waits until the user has read the output.
+/// Runs a command on a remote host in this terminal, and waits until the user presses Enter.
 fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::restore();
@@ -424,7 +424,7 @@ fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a message. Returns a tick if no message arrives before `tick`.
+/// Waits for a message. Returns a tick event if no message arrives by the time `tick`.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,

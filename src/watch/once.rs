@@ -83,7 +83,7 @@ pub struct StillScreen {
 }
 
 impl StillScreen {
-    /// Creates a screen of `size` (columns, rows) for the recording `replay`, for a remote host, or for this machine.
+    /// Creates a screen for the recording `replay`, for a remote host, or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,

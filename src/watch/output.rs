@@ -21,14 +21,15 @@ use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsi
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
 /// Timeout for restoring the terminal. Output that the terminal has not accepted is discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum size of a write that can block. A terminal that polls as writable accepts this many bytes.
+/// Maximum size of a write in blocking mode. A terminal that polls as writable accepts this many bytes without
+/// blocking.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// Whether writes can block. True if the terminal could not be reopened, because non-blocking mode would also
-    /// affect the shell.
+    /// Whether writes can block: true if the terminal could not be reopened. Without reopening it, non-blocking mode
+    /// would also affect the shell.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }

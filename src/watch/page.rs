@@ -1,4 +1,4 @@
-//! Pages about a finding, a process or a GPU, and pages with an environment or totals.
+//! Pages about a process or a GPU, and pages with an environment or totals.
 //!
 //! [`crate::explain`] builds the explanations, as for `gpumem explain`. A page follows the process,
 //! not the PID, which can be reused.
@@ -32,7 +32,7 @@ use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 
 const MARGIN: u16 = 1;
-/// Minimum width of a text with margins.
+/// Minimum width of the text between margins. A narrower page has no margins.
 const WIDTH_MIN: u16 = 40;
 
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
@@ -305,7 +305,7 @@ fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[2]
 }
 
-/// Returns a notice if the process is gone, or if the time of the page differs from that of the findings or of the
+/// Returns a notice if the process or GPU is gone, or if the page describes another time than the findings or the
 /// displayed sample.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
@@ -370,7 +370,8 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the page. `change` computes the new offset from the current offset and the number of lines per page.
+/// Scrolls the page. `change` computes the new offset from the current offset and the number of lines that PgDn
+/// scrolls.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -401,7 +402,8 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// Returns the finding's process, or the finding's first GPU if the newest sample does not contain the process.
+/// Returns the finding's process. If the finding has no process or the displayed sample does not contain the process,
+/// returns the finding's first GPU.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process

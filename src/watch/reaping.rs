@@ -28,14 +28,14 @@ use crate::units::Span;
 use crate::watch::state::reaping::Batch;
 use panel::lay_out;
 
-/// Age in seconds after which a plan must be made again.
+/// Age in seconds at or above which a plan must be made again.
 pub const OLD: f64 = 300.0;
 /// Time after a confirmation during which the user can undo it.
 pub const UNDO: Duration = Duration::from_secs(3);
 /// Maximum delay between the end of a countdown and the start of the plan. A longer delay means that the countdown
 /// was not visible: gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
-/// Warning for a user who quits during a batch, which leaves the plan unfinished.
+/// Warning for a user who quits during a batch. Quitting leaves the plan unfinished.
 pub const STILL_ENDING: &str = "still killing; q again quits and sends nothing more";
 
 /// Opens a plan to release or kill the marked processes or, without marks, the selected process.
@@ -70,7 +70,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // There can be only one batch, so show its result first.
+        // There can be only one batch, so show it instead of a new plan.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -119,7 +119,7 @@ fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effec
     Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
 }
 
-/// Requests a plan from the newest sample of a live machine, or from the displayed sample of a recording.
+/// Requests a plan for the newest sample of a live machine, or for the displayed sample of a recording.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
@@ -338,7 +338,7 @@ fn close(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the panel. Returns false for other actions.
+/// Scrolls the panel. Returns false if `action` does not scroll.
 fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;

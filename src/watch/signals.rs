@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-// The kernel returns 0 for groups and sessions outside this PID namespace, which rustix cannot represent.
+// The kernel returns 0 for groups and sessions outside this PID namespace. rustix cannot represent 0.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};

@@ -37,7 +37,7 @@ static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// Asks for the background colour. The answer arrives on the keyboard; many terminals do not answer.
+/// Asks for the background colour. The answer arrives as keyboard input; many terminals do not answer.
 const ASK_BACKGROUND: &str = "\x1b]11;?\x1b\\";
 
 /// The terminal while gpumem has taken it over. Dropping a `Screen` restores the terminal.

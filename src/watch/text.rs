@@ -11,7 +11,7 @@ use crate::model::snapshot::Process;
 use crate::report::escape::{command_line, escape, without_folder};
 use crate::watch::view_model::Subject;
 
-/// Maximum length of a finding's text. Recordings can contain texts of any length.
+/// Maximum length of a message, such as a finding's. Recordings can contain texts of any length.
 pub const MESSAGE_CHARS: u16 = 1000;
 
 /// Formats a time of day, such as `10:04:05 CET`.
@@ -25,8 +25,8 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Returns whether every byte is a character of width 1. Almost every text is plain, and this check
-/// is much cheaper than splitting text into graphemes.
+/// Returns whether every byte is a character of width 1. Almost every text is plain, and this check is much cheaper
+/// than looking up the width of each character.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
@@ -35,7 +35,8 @@ fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Escapes untrusted text and truncates it to about `width` columns.
+/// Cuts untrusted text to `width` + 1 characters and escapes it. The extra character lets the caller mark the text as
+/// truncated.
 pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
@@ -83,8 +84,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// Formats a role that no other column shows: unlisted (with evidence, if there is room), or part
-/// of the Multi-Process Service.
+/// Formats a role that no other column shows: unlisted, parked, or part of the Multi-Process Service. For an unlisted
+/// or parked process, the evidence replaces the role if there is room.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));

@@ -151,7 +151,7 @@ impl Styles {
         }
     }
 
-    /// Returns the style of the selected row: reversed without other colours.
+    /// Returns the style of the selected row: the terminal's default colours, reversed.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
@@ -202,7 +202,7 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// Returns the style of the line of utilization in a chart.
+    /// Returns the style of the utilization line in a chart.
     pub fn load(self) -> Style {
         self.key().remove_modifier(Modifier::DIM)
     }
@@ -215,7 +215,7 @@ impl Styles {
         self.bold(Role::Caution)
     }
 
-    /// Returns the style of a figure for a resource that can run out.
+    /// Returns the style of a value for a resource that can run out.
     pub fn strain(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

@@ -1,8 +1,8 @@
 //! A snapshot prepared for display: verdicts, findings and rows.
 //!
 //! A row is a process on a GPU, or an unlisted process that holds GPU device files open. Rows
-//! contain numbers and indices; `view` formats the visible rows. Rows are sorted by value, never by
-//! text, and unknown values are always last.
+//! contain numbers and indices; `view` formats the visible rows. Rows are sorted by value, not by formatted text, and
+//! unknown values are always last.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ impl Subject<'_> {
     }
 }
 
-/// Width of each column, or 0 if no row has a value.
+/// Widths of the columns that depend on the rows. The width of a column without values can be 0, which hides the
+/// column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
     pub gpu: u16,

@@ -434,7 +434,7 @@ fn a_kill_from_the_screen_runs_and_asks_on_the_host() {
     // Wait for the host's table, because the list of hosts can contain the pid, too.
     terminal.wait_for("the screen of b", |text| text.contains("PID USER") && text.contains(&pid));
     let title = format!("process {pid} on GPU 0");
-    // Repeat the key, because a sample on a busy machine can lack the row when the key arrives.
+    // Repeat the key, because on a busy machine, the table can still lack the row when the key arrives.
     wait_until("the process is selected", || {
         terminal.press("j");
         thread::sleep(Duration::from_millis(300));

@@ -1,7 +1,8 @@
 //! `gpumem park` and `gpumem unpark` with mock drivers: NVML plays a scene, and CUDA moves the rows of its processes.
 //!
-//! The processes are real and hold a file named like a device. Most tests start the helper as `gpumem park` does, because
-//! a plan and an act take longer than the operation. After each test, the driver was called only for its processes.
+//! The processes are real, and have a file with the name of a device open. Most tests start the helper directly,
+//! because planning and acting take longer than the operation. The driver must be called only for the processes of the
+//! test.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ const CALLS: [&str; 7] =
 /// Error codes that the driver's documentation lists.
 const CODES: [i32; 10] = [1, 2, 3, 34, 201, 304, 401, 600, 801, 999];
 
-/// Returns how many random rounds a test runs. CI multiplies the number.
+/// Returns the number of random rounds of a test. CI sets `GPUMEM_TEST_ROUNDS`, which multiplies the number.
 fn rounds(few: u64) -> u64 {
     few * std::env::var("GPUMEM_TEST_ROUNDS").map_or(1, |times| times.parse().unwrap())
 }
@@ -41,7 +42,7 @@ struct ParkStage {
 }
 
 impl ParkStage {
-    /// Creates a machine with one GPU of 80 GiB and processes that each hold this many GiB of it.
+    /// Creates a machine with one GPU of 80 GiB, and one process for each size in `held`, in GiB.
     fn new(held: &[u64]) -> Option<Self> {
         let mut stage = Self { stage: Stage::new()?, holders: Vec::new() };
         stage.holders.extend(held.iter().map(|_| stage.stage.holder("")));
@@ -128,7 +129,7 @@ impl ParkStage {
             },
         });
         let mut command = self.command(&[]);
-        // The helper's arguments are not those of a command.
+        // Remove the arguments of gpumem's commands, because the helper has its own.
         command = without_arguments(&command);
         command.args(["park-helper", &request.to_string()]);
         command
@@ -166,7 +167,7 @@ impl ParkStage {
     }
 }
 
-/// No process is called that the test did not start.
+/// Asserts that the driver was called only for processes that the test started.
 impl Drop for ParkStage {
     fn drop(&mut self) {
         if thread::panicking() || !self.script_path().exists() {
@@ -178,7 +179,7 @@ impl Drop for ParkStage {
     }
 }
 
-/// Returns the command without gpumem's arguments, which nsenter's own precede.
+/// Returns the command without gpumem's arguments, but with the arguments of nsenter, which come first.
 fn without_arguments(command: &Command) -> Command {
     let mut bare = Command::new(command.get_program());
     let gpumem = support::gpumem();
@@ -193,7 +194,7 @@ fn without_arguments(command: &Command) -> Command {
     bare
 }
 
-/// Creates a state directory, and the files in sysfs that a restore locks.
+/// Creates a state directory, and files like those in sysfs that a restore locks.
 fn make_restorable(machine: &Machine) {
     make_claimable(machine);
     fs::create_dir_all(machine.path("state")).unwrap();
@@ -249,7 +250,7 @@ fn a_process_is_parked_listed_and_restored() {
     assert_eq!(stage.count("Restore"), 1);
 }
 
-/// Each of these prevents the first call, and the plan gives the reason.
+/// In each case, gpumem does not lock the process, and the plan contains the reason.
 #[test]
 fn unsafe_cases_are_refused_before_the_first_call() {
     let stage = or_skip!(ParkStage::new(&[2]));
@@ -307,7 +308,7 @@ fn unsafe_cases_are_refused_before_the_first_call() {
     assert_eq!((stage.count("Lock"), stage.truth(pid)), (0, RUNNING));
 }
 
-/// Starts a holder by this shell script, and expects that it is refused for this reason.
+/// Starts a holder with this shell script. Asserts that gpumem refuses to park the holder for this reason.
 fn assert_refused(script: &str, reason: &str) {
     let mut stage = or_skip!(ParkStage::new(&[2]));
     stage.holders.insert(0, stage.stage.holder(script));
@@ -334,11 +335,11 @@ fn profilers_ranks_and_jobs_are_refused() {
     assert_eq!(line, "ready");
     assert!(stage.park(&["--yes"]).exits(1).stdout.contains("traces it"));
     assert_eq!(stage.count("Lock"), 0);
-    // The exit of a traced process is reported to its tracer first.
+    // Drop the tracer before the holder, because the kernel reports the exit of a traced process to its tracer first.
     drop(tracer);
 }
 
-/// The limit of the process's own cgroup counts, not only that of the machine.
+/// The memory limit of the process's cgroup applies in addition to the machine's memory.
 #[test]
 fn a_memory_cgroup_that_is_too_small_is_refused() {
     let v1 = PathBuf::from("/sys/fs/cgroup/memory");
@@ -362,7 +363,7 @@ fn a_memory_cgroup_that_is_too_small_is_refused() {
     assert_eq!(stage.count("Lock"), 0);
 }
 
-/// A state that the driver reports after a call.
+/// After a call, the driver reports a lost or unknown state.
 #[test]
 fn a_lost_or_unknown_state_is_said() {
     for (state, words) in [(FAILED, "its CUDA state is lost"), (5, "its state is unknown")] {
@@ -376,7 +377,7 @@ fn a_lost_or_unknown_state_is_said() {
         stage.unpark().exits(1);
         assert_eq!((stage.count("Restore"), stage.truth(stage.pid())), (0, state));
     }
-    // The driver says that the memory is on the host, but NVML still shows it.
+    // The driver reports that the memory is on the host, but NVML still shows it on the GPU.
     let stage = or_skip!(ParkStage::new(&[2]));
     let keeps =
         CallFault { function: "Checkpoint".to_owned(), keeps_rows: true, ..CallFault::default() };
@@ -385,20 +386,21 @@ fn a_lost_or_unknown_state_is_said() {
     assert!(answer["text"].as_str().unwrap().contains("NVML still shows 2.0 GiB"), "{answer}");
 }
 
-/// An operation on a process, and what interrupts it.
+/// An operation on a process, and the fault or kill that interrupts the operation.
 #[derive(Clone, Debug)]
 struct Case {
     operation: &'static str,
     fault: CallFault,
-    /// Whether to kill the helper this many milliseconds after its start.
+    /// Time from the start of the helper to its kill, in milliseconds. `None` if the helper is not killed.
     kill_after_ms: Option<u64>,
 }
 
-/// Number of GPUs of a batch, and of threads that use them. Only one process at a time is restored on a GPU.
+/// Number of GPUs in a batch, and of threads. Each thread uses one GPU, because gpumem restores one process at a time
+/// on a GPU.
 const THREADS: usize = 4;
 
-/// Interrupts operations on as many processes at a time as there are cases. Afterwards, gpumem reports the true states,
-/// and `unpark` restores whatever the driver can.
+/// Interrupts one operation per case, each on its own process. Asserts that gpumem then reports the true states, and
+/// that `unpark` restores every process that the driver can restore.
 fn assert_true_reports(cases: &[Case]) {
     let mut stage = ParkStage { stage: or_skip!(Stage::new()), holders: Vec::new() };
     stage.holders.extend(cases.iter().map(|_| stage.stage.holder("")));
@@ -434,7 +436,7 @@ fn assert_true_reports(cases: &[Case]) {
         };
         let mut helper = stage.start(cases[at].operation, pid);
         thread::sleep(Duration::from_millis(milliseconds));
-        // The lock prevents that the mock driver is killed while it writes.
+        // Kill while the script is locked, so that the mock driver is not killed during a write.
         stage.script(|_| helper.kill().unwrap());
         helper.wait().unwrap();
     });
@@ -495,7 +497,7 @@ fn any_error_leaves_a_process_in_a_reported_state() {
 /// Number of processes that are interrupted before one `park --list` reports them.
 const BATCH: usize = 20;
 
-/// Kills the helper or the process before, during or after each call, or at any moment.
+/// Kills the helper or the process before, during or after a call, or at a random time.
 #[test]
 fn a_kill_at_any_moment_leaves_a_true_report() {
     let case = |seed: u64| {
@@ -520,7 +522,7 @@ fn a_kill_at_any_moment_leaves_a_true_report() {
     cases.chunks(BATCH).for_each(assert_true_reports);
 }
 
-/// gpumem can die while the helper is at work. The helper finishes.
+/// If gpumem is killed while the helper runs, the helper still completes the operation.
 #[test]
 fn the_helper_finishes_without_its_parent() {
     for round in 0..3 {
@@ -539,7 +541,7 @@ fn the_helper_finishes_without_its_parent() {
     }
 }
 
-/// A lock that never returns does not hide what happens, and does no harm once the helper is killed.
+/// While a lock call hangs, gpumem reports the helper. After the helper is killed, the process runs.
 #[test]
 fn a_lock_that_never_returns_is_reported() {
     let stage = or_skip!(ParkStage::new(&[2]));
@@ -555,13 +557,13 @@ fn a_lock_that_never_returns_is_reported() {
     assert_eq!((stage.truth(stage.pid()), &*stage.list()), (RUNNING, "no process is parked\n"));
 }
 
-/// Two processes need the same last bytes. Exactly one is restored, and the other stays parked.
+/// The free memory is enough for one of two processes. Exactly one is restored, and the other stays parked.
 #[test]
 fn two_restores_share_the_last_bytes() {
     for _ in 0..2 {
         let stage = or_skip!(ParkStage::new(&[30, 30]));
         let pids: Vec<u32> = stage.holders.iter().map(|holder| holder.pid).collect();
-        // Host memory for 30 GiB is not there, so the scene shows less while they are parked.
+        // The host can lack memory for two processes of 30 GiB, so show 1 GiB each while they are parked.
         stage.play(pids.iter().fold(gpu(), |gpu, &pid| gpu.process(Process::compute(pid, GIB))));
         for &pid in &pids {
             assert_eq!(stage.ask("park", pid)["result"], "parked");
@@ -581,7 +583,7 @@ fn two_restores_share_the_last_bytes() {
     }
 }
 
-/// A driver that was reloaded has lost the state, and the pid of a process that exited may mean another one.
+/// A reloaded driver has lost the state of the process. After a process has exited, another process can get its pid.
 #[test]
 fn another_driver_or_process_is_not_restored() {
     let stage = or_skip!(ParkStage::new(&[2]));
@@ -590,7 +592,7 @@ fn another_driver_or_process_is_not_restored() {
     stage.stage.machine.play(&Scene::new().gpu(gpu()).driver(newer));
     assert!(stage.unpark().exits(1).stdout.contains("the driver is 590.44.01 now"));
     assert_eq!(stage.count("Restore"), 0);
-    // The journal is that of a process with this pid that has exited.
+    // Make the journal belong to an earlier process with the same pid.
     let folder = stage.stage.machine.path("state/park");
     for file in fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()) {
         let text = fs::read_to_string(&file).unwrap();
@@ -602,7 +604,7 @@ fn another_driver_or_process_is_not_restored() {
     assert_eq!(stage.count(""), calls);
 }
 
-/// `ps` and `explain` show a parked process, no rule accuses it, and `kill` can end it.
+/// `ps` and `explain` show a parked process, no rule reports it, and `kill` can end it.
 #[test]
 fn a_parked_process_is_shown_and_can_be_ended() {
     let stage = or_skip!(ParkStage::new(&[2]));
@@ -621,7 +623,7 @@ fn a_parked_process_is_shown_and_can_be_ended() {
     assert_eq!((stage.list().as_str(), stage.count("Lock")), ("no process is parked\n", 1));
 }
 
-/// Killing a restored process has hung machines, so it is parked again first, or else not ended.
+/// Killing a restored process has hung machines, so gpumem parks the process first. If that fails, it does not kill it.
 #[test]
 fn a_restored_process_is_parked_before_it_is_ended() {
     for works in [true, false] {
@@ -645,7 +647,7 @@ fn a_restored_process_is_parked_before_it_is_ended() {
     }
 }
 
-/// While a helper is at work, neither a person nor a rule ends the process.
+/// While a helper parks a process, neither `kill` nor a rule ends the process.
 #[test]
 fn a_process_is_not_ended_while_it_is_parked() {
     let stage = or_skip!(ParkStage::new(&[2]));
@@ -674,7 +676,7 @@ fn configure_service(machine: &Machine, action: &str) {
     machine.configure(&SERVICE.replace("NOTICES", &notices).replace("ACTION", action));
 }
 
-/// A park and the service act on idle processes at the same time. The service ends only the process that stays.
+/// `park` and the service act on idle processes at the same time. The service ends only the process that is not parked.
 #[test]
 fn the_service_does_not_end_a_parked_process() {
     let stage = or_skip!(ParkStage::new(&[2, 2]));
@@ -696,7 +698,7 @@ fn the_service_does_not_end_a_parked_process() {
     assert!(!notices.contains(&format!("\"pid\":{},", stage.pid())), "{notices}");
 }
 
-/// A notebook of a real server, in the scene of a machine whose driver can park.
+/// A notebook on a real server, and a machine whose driver supports parking.
 struct NotebookStage {
     server: Server,
     kernel: Kernel,
@@ -731,7 +733,7 @@ impl NotebookStage {
 #[test]
 fn a_notebook_is_restored_when_it_runs_a_cell() {
     let stage = or_skip!(NotebookStage::new());
-    // A notebook has a name.
+    // `park` accepts the name of the notebook in place of a pid.
     let parked = finish(&mut stage.command(&["park", "--yes", "a.ipynb"]));
     assert_eq!(parked.code, 0, "{parked:?}");
     assert_eq!(stage.state(), CHECKPOINTED);
@@ -748,7 +750,7 @@ fn a_notebook_is_restored_when_it_runs_a_cell() {
 #[test]
 fn a_rule_parks_a_notebook_and_the_service_restores_it() {
     let stage = or_skip!(NotebookStage::new());
-    // Plans that end the notebook say that it can be parked instead.
+    // A plan that ends the notebook suggests parking it instead.
     configure_service(&stage.machine, "notify");
     let idle = ["reap", "--kind", "idle", "--window", "4s", "--dry-run"];
     let plan = finish(&mut stage.command(&idle)).exits(0);

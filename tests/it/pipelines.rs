@@ -30,7 +30,7 @@ fn script(section: &str, introduced_by: &str) -> String {
     script
 }
 
-/// What the tests of a pipeline do at their end.
+/// Final action of a pipeline's tests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Tests {
     Pass,
@@ -131,7 +131,7 @@ impl Runner {
     }
 }
 
-/// Stands for the pid of the tests' child in a scene.
+/// Placeholder in a scene for the pid of the tests' child.
 const CHILD: u32 = 4_194_301;
 
 /// Runs a pipeline with tests that leave no process, and with tests that leave one. The report must contain its pid.

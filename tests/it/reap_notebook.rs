@@ -416,7 +416,7 @@ fn a_server_with_its_own_certificate_is_asked() {
     assert!(signals_to(&past, kernel.pid).is_empty(), "{past:?}");
 }
 
-/// Brings the loopback device up, and executes the remaining arguments.
+/// Brings the loopback device up, and executes the other arguments.
 pub const WITH_LOOPBACK: &str = "
 import fcntl, os, socket, struct, sys
 with socket.socket() as control:

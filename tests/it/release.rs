@@ -1,4 +1,5 @@
-//! `gpumem release` on the mock driver: processes free memory on a signal that they announce, and continue to run.
+//! `gpumem release` on the mock driver: processes free memory on the signal in `GPUMEM_RELEASE_SIGNAL`, and continue to
+//! run.
 //! The tests change the driver's scene to simulate the freed memory.
 
 use std::fs;
@@ -24,7 +25,7 @@ fn scene_with(pid: u32, bytes: u64) -> Scene {
     Scene::new().gpu(gpu.process(Process::compute(pid, bytes)))
 }
 
-/// Starts a Python program that announces SIGUSR2, and handles the signal with the given code.
+/// Starts a Python program that sets `GPUMEM_RELEASE_SIGNAL` to SIGUSR2, and handles the signal with the given code.
 pub fn start_announcing(stage: &Stage, handler: &str) -> Option<Holder> {
     find("python3", "python3")?;
     let scene = stage.machine.path("scene.json");

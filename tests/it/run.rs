@@ -136,8 +136,8 @@ fn signals_to_gpumem_reach_the_command() {
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(0));
 }
 
-/// Queues real-time signals to the process `argv[1]`, or to itself, and prints what it receives. It ends by such a
-/// signal.
+/// Sends real-time signals to its parent or to itself, and prints the signals that it receives. It ends itself with a
+/// real-time signal.
 const REAL_TIME: &str = "\
 import ctypes, os, signal, struct, sys
 libc = ctypes.CDLL(None)
@@ -170,7 +170,7 @@ fn real_time_signals_are_forwarded_with_their_values() {
     let program = [python.to_str().unwrap(), "-c", REAL_TIME, "parent"];
     let wrapped = finish(&mut run(&machine, &["-q"], &program));
     assert_eq!((wrapped.stdout, wrapped.code), (bare.stdout, bare.code), "{}", wrapped.stderr);
-    // Before the command starts, such a signal ends gpumem.
+    // Before the command starts, a real-time signal ends gpumem.
     let mut waiting = Running::start(&mut run(&machine, &["-q", "--wait-free", "3GiB"], &["true"]));
     wait_for_samples(&machine);
     let pid = waiting.pid().to_string();
@@ -643,7 +643,7 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
         let output = finish(nowhere.env("GPUMEM_CLAIM_DIR", folder)).exits(code);
         assert!(output.stderr.contains("GPUMEM_CLAIM_DIR"), "{output:?}");
     }
-    // Other commands would not see the claims.
+    // `ps` fails, because it would not see the claims.
     let ps = &["ps"];
     finish(machine.command(ps).env("GPUMEM_CLAIM_DIR", "")).exits(2);
 }

@@ -204,7 +204,7 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     let child = stopped_process();
     let service = Service::start(&one_gpu(&[child.pid()]), NOTIFY_ONLY);
     wait_until("the command was notified", || service.notices().exists());
-    // With `action = "reap"`, the process would be killed within this time.
+    // Wait long enough for a rule with `action = "reap"` to kill the process.
     service.wait_for_message("STATUS=1 GPU, 1 finding, 1 notified");
     service.wait_for_rounds(6);
     let text = fs::read_to_string(service.notices()).unwrap();

@@ -531,7 +531,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let start = "supervisord (pid 70) would start it again: check that `supervisorctl pid comfy:ui` \
                  prints its pid, then end program ui: ";
     assert!(line.starts_with(start), "{line}");
-    // A supervisor would start a process again that is killed alone.
+    // If only the process were killed, the supervisor would start it again.
     let users = Process {
         supervisor_is_roots: Some(false),
         namespace_pid: None,

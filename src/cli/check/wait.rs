@@ -25,7 +25,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// The device that satisfies the request. If there is none, the device that had the most free memory so far.
+    /// The device that satisfies the request. If there is none, the device with the most free memory in any snapshot.
     nearest: WaitVerdict,
 }
 

@@ -127,7 +127,7 @@ fn sample(cursor: &Cursor) -> Snapshot {
             last = Some(snapshot);
             ControlFlow::Continue(())
         })),
-        // Completion must not load a library before the user presses Enter.
+        // Completion must not load the library in `--nvml-library` before the user presses Enter.
         Ok(None) if cursor.value("nvml_library").is_none() => {
             let live = live(&super::global_options(cursor), Duration::from_secs(1));
             last = live.ok().map(|mut live| live.sample());
@@ -158,7 +158,7 @@ struct OnGpus<'a> {
 }
 
 /// Lists processes with user, memory, GPUs and command. If `is_listed` is set, omits processes that NVML does not list.
-/// The caller's processes come first, and then the processes with the most memory.
+/// The caller's processes come first. In both groups, the processes with the most memory come first.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {

@@ -142,7 +142,7 @@ fn mig(gpu: &Gpu) -> DoctorCheck {
     }
 }
 
-/// Checks the Multi-Process Service, which serves all GPUs.
+/// Checks the Multi-Process Service. One daemon can serve several GPUs, so this check is not per GPU.
 pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::MPS;
     match daemons {

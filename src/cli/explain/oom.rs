@@ -18,7 +18,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// If the last sample is older than this, the page states its age.
+/// If the last sample precedes the time in `--at` by more than this, the page states the difference.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {

@@ -22,7 +22,7 @@ use crate::report::reap as text;
 use crate::rules::Engine;
 use crate::source::live::Live;
 
-/// Interval between samples while targets are killed.
+/// Interval between samples while a plan is carried out.
 const INTERVAL: Duration = Duration::from_millis(250);
 const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -62,7 +62,7 @@ impl LiveSamples {
     }
 }
 
-/// Prints each action to standard error, and keeps the sent signals for the message after an interrupt.
+/// Prints each action to standard error, and keeps unfinished actions for the message after an interrupt.
 #[derive(Debug, Default)]
 struct TerminalObserver {
     /// Index and description of each action on a target that has not ended.

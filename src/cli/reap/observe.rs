@@ -25,7 +25,8 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Sampling time if the rules need no further history. Notebook servers must answer within this time.
+/// Default sampling time for named targets, or if the stored history is long enough. Notebook servers must answer
+/// within this time.
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -36,7 +37,7 @@ pub(in crate::cli) struct Observation {
     pub(super) undecided: Vec<Undecided>,
     reap: ReapConfig,
     targets: Targets,
-    /// The source of further samples, or `None` for a recording.
+    /// The source of more samples, or `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
@@ -101,8 +102,8 @@ impl Observation {
     }
 }
 
-/// Takes samples for the time in `--window`, or for a default time. Stops after one sample if one is enough. Returns the
-/// last sample.
+/// Takes samples for the time in `--window`, or for a default time. Stops after one sample if one is enough. Returns
+/// the last sample.
 fn sample_window(
     live: &mut Live,
     engine: &mut Engine,

@@ -1,9 +1,9 @@
 //! `gpumem reap --watch`: a service that notifies the owners of findings, and kills processes as configured, without
 //! asking.
 //!
-//! The sampling, notifying and signal threads send events to the main loop over a channel. The main loop waits for
-//! these threads for at most [`DISK_TIME`], and exits only between two actions. [`crate::reclaim::scheduler`] decides
-//! which actions are due. `service` sends messages to the service manager.
+//! The sampling, notifying and signal threads send events to the main loop over a channel. The main loop waits for the
+//! sampling thread's lock for at most [`DISK_TIME`], and exits only between two actions. [`crate::reclaim::scheduler`]
+//! decides which actions are due. `service` sends messages to the service manager.
 
 mod notify_command;
 mod service;
@@ -40,7 +40,7 @@ use crate::rules::Engine;
 use crate::source::live::Live;
 
 const WARNINGS: &str = "reap-warnings.json";
-/// Interval between samples while a target is killed.
+/// Interval between samples during an action.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time between two watchdog checks of the main loop.
 const TURN: Duration = Duration::from_secs(1);
@@ -256,7 +256,8 @@ struct ServiceLoop<'a> {
 }
 
 impl ServiceLoop<'_> {
-    /// Logs what the service will do: the rules with actions, the owners of the processes, and the notify command.
+    /// Logs the configuration: the rules by action, the users whose processes are included, the notify command, and the
+    /// path of the audit log.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
@@ -439,7 +440,7 @@ impl System for LocalSystem<'_> {
     }
 }
 
-/// Pause after the first failed attempt to open the driver. The pause doubles after each further attempt, up to
+/// Pause after the first failed attempt to open the driver. The pause doubles after each later attempt, up to
 /// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);

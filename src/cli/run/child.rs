@@ -33,7 +33,7 @@ use crate::host::{self, Roots};
 /// the command and adopts orphans. Other threads wait for their own children.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// Signals that end or stop a job, and signals that users send to programs. Real-time signals are forwarded as well.
+/// Signals that end, stop or continue a job, and SIGUSR1 and SIGUSR2. Real-time signals are forwarded as well.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,

@@ -1,8 +1,8 @@
 //! Chooses the GPUs of `gpumem run`, and waits until enough GPUs are ready.
 //!
 //! A GPU is ready if no other run has claimed it or waits in its queue, and new programs can use it. If an amount of
-//! memory was requested, the GPU must have that amount free. Otherwise, no other user's process may use the GPU. With
-//! `--claim`, a run waits in a queue for each GPU, so that earlier runs choose first.
+//! memory was requested, the GPU must have that amount free. Otherwise, no other user's process may use the GPU unless
+//! `--allow-others` is given. With `--claim`, a run waits in a queue for each GPU, so that earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -149,7 +149,7 @@ pub(super) fn choose(
 }
 
 /// Enters the queues of the GPUs. Omits GPUs that cannot be claimed, such as a lost GPU, whose bus address is unknown.
-/// Fails if too few GPUs remain.
+/// Fails if fewer than `count` GPUs can be claimed.
 fn enter_queues(
     set: &[DeviceKey],
     count: usize,

@@ -14,7 +14,7 @@ use zlib_rs::{DeflateConfig, ReturnCode, compress_bound, compress_slice};
 
 use crate::cli::metrics::Published;
 
-/// Maximum number of connections. A further connection closes the oldest, so that idle clients cannot block a scrape.
+/// Maximum number of connections. Another connection closes the oldest, so that idle clients cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
 /// Time limit for a connection, from accepting it to sending the last byte.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,8 +49,7 @@ struct Response<'a> {
 }
 
 impl Server {
-    /// Starts the server. All documents are answered with status 503 until the first call of
-    /// [`publish`](Self::publish).
+    /// Starts the server. Requests for documents get status 503 until the first call of [`publish`](Self::publish).
     pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
         let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let server = Self(Arc::new(Shared { is_local, ..Shared::default() }));

@@ -137,7 +137,7 @@ fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
 
 #[test]
 fn a_leak_is_found_below_memory_that_comes_and_goes() {
-    // The leak lies below evaluations every ten minutes, a sawtooth, or noise.
+    // The leak is hidden below evaluations every ten minutes, a sawtooth, or noise.
     assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {

@@ -1,15 +1,16 @@
 //! Queues of processes that wait to claim GPUs.
 //!
 //! A waiting process holds a shared record lock (fcntl(2)) on a file in the GPU's folder. The start of the locked range
-//! is the time of arrival, and the length is the time until which the place is valid. The process renews the lock
-//! while it waits, so a stopped process does not delay others. The kernel removes the lock when the process exits.
+//! encodes the time of arrival. Its length is the number of seconds from arrival until the place expires. A stopped
+//! process does not renew its lock, so its place expires and does not delay others. The kernel removes the lock when
+//! the process exits.
 //!
 //! Other processes read the ranges, even from other pid namespaces, where the lock has no pid. Shared locks do not
-//! conflict, so they cannot be refused, and the order does not depend on when the kernel wakes a process. Nothing is
-//! written.
+//! conflict with each other, so every process gets one at once. The order does not depend on when the kernel wakes a
+//! process. Nothing is written to the file.
 //!
 //! A process loses its record locks when it closes any descriptor of the file. A waiting process therefore keeps the
-//! files open, and no other code in gpumem may open them.
+//! files open, and no other code in the process may open and close them.
 
 use crate::units::system_message;
 use nix::errno::Errno;
@@ -21,7 +22,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Time for which a place stays valid without renewal. It is long enough that a process on a busy machine keeps its
 /// place.
 const VALID_NS: u64 = 5 * SECOND_NS;
-/// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for ten years after boot.
+/// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for at least ten years after boot.
 const TICK_NS: u64 = 100_000;
 /// Number of low bits of a range's start that are zero. The length of a range, in seconds, fits into these bits, so
 /// ranges do not overlap.
@@ -53,8 +54,8 @@ pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> Result
     Err(format!("{holder} holds an exclusive lock on it; end that process"))
 }
 
-/// Returns the valid places of other processes in order of arrival. If `before_ns` is given, returns only those that
-/// arrived earlier than that.
+/// Returns the valid places of other processes in order of arrival. If `before_ns` is given, returns only places with
+/// an earlier time of arrival.
 pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -> Vec<Place> {
     let mut places = Vec::new();
     let mut unread = vec![(0, before_ns.map_or(i64::MAX, start_of))];
@@ -77,8 +78,8 @@ pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -
     places
 }
 
-/// Returns the place that a lock stands for. Returns `None` if the place is no longer valid, or if the lock belongs
-/// to another program.
+/// Returns the place that a lock represents. Returns `None` if the place is no longer valid, or if the lock belongs to
+/// another program.
 fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
     let ticks = u64::try_from(lock.l_start).ok()? >> LENGTH_BITS;
     let arrived_ns = ticks * TICK_NS;
@@ -130,8 +131,8 @@ mod tests {
             let abroad = libc::flock { l_pid: 0, ..held };
             assert_eq!(valid(&abroad, now), Some(None));
         }
-        // Locks of other programs: on the whole file, at a position that is not an arrival time, at a future time,
-        // and without an end.
+        // Locks of other programs, for example on the whole file, at a position that is not an arrival time, at a
+        // future time, or without an end.
         let arrived = start_of(now);
         for other in [
             lock(0, 0),

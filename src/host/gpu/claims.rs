@@ -1,19 +1,19 @@
 //! Claims GPUs for `gpumem run --claim` and detects claimed GPUs.
 //!
-//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue (`claim_queue`) by locking
-//! a file in that folder. Root owns the folder and the file, and every user can open them, so users cannot create,
-//! remove or replace a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last
-//! process that has it open exits, even after a crash.
+//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue (`claim_queue`) by locking a
+//! file in that folder. Root owns the folder and the file, and every user can open them. Users therefore cannot create,
+//! remove or replace a lock file, and a full disk cannot prevent a claim. The kernel releases the lock when the last
+//! process that has the locked folder open exits, even after a crash.
 //!
 //! The command of a claim can claim its GPUs again for parts of itself. These nested claims lock another file
 //! ([`LEVELS`]). The kernel proves that a claim belongs to an ancestor: `/proc/PID/fdinfo` lists the locks of a
 //! process's open files.
 //!
-//! flock(2) has no test operation. To detect a claim, gpumem tries to take a shared lock, which fails while the GPU
-//! is claimed. A successful test holds the shared lock briefly, so claiming retries. Other programs can take such locks,
-//! too, and a shared lock of theirs prevents claims. The process that took a lock is found in `/proc/locks`, which does
-//! not list locks of other pid namespaces. Any user can make `/proc/locks` long, so reads are limited in size and
-//! frequency.
+//! flock(2) has no test operation. To detect a claim, gpumem tries to take a shared lock, which fails while the GPU is
+//! claimed. A successful test holds the shared lock briefly, so claiming retries. Other programs can take such locks,
+//! too. While one of them holds a shared lock, the GPU cannot be claimed. The process that took a lock is found in
+//! `/proc/locks`, which does not list locks of other pid namespaces. Any user can make `/proc/locks` long, so reads are
+//! limited in size and frequency.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -38,19 +38,21 @@ use crate::units::system_message;
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
-/// What claims lock, and the file on which claimers queue, for each level of nested claims. Both are relative to the
-/// GPU's folder. The driver's library must not open a queue's file (see `claim_queue`).
+/// Path that a claim locks, and the file on which claimers queue, for each level of nested claims. Both are relative to
+/// the GPU's folder. The driver's library must not open the queue's file, because closing it would release the place
+/// (see `claim_queue`).
 const LEVELS: [(&str, &str); 2] = [(".", "dma_mask_bits"), ("device", "consistent_dma_mask_bits")];
-/// What `gpumem unpark` locks while it checks the free memory of a GPU and restores a process on it, relative to the
-/// GPU's folder.
+/// File that `gpumem unpark` locks while it checks the free memory of a GPU and restores a process on it, relative to
+/// the GPU's folder.
 const RESTORE: &str = "class";
-/// Maximum time to wait for the checks of other parks.
+/// Maximum time to wait while other parks check the host's free memory.
 const PARKS: Duration = Duration::from_secs(10);
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
 const FDINFO_BYTES: usize = 4096;
-/// Minimum interval, in nanoseconds, between reads of `/proc/locks` unless a new claim is detected.
+/// Minimum interval, in nanoseconds, between reads of `/proc/locks`. A new claim or the exit of a known holder causes
+/// an earlier read.
 const HOLDERS_NS: u64 = 30_000_000_000;
 /// Maximum number of attempts to claim a GPU, with a pause of [`PAUSE`] between them. A test of another gpumem may
 /// hold the lock briefly.
@@ -156,14 +158,15 @@ impl Claims {
         inherited.map(|(index, _)| index).collect()
     }
 
-    /// Enters the queue of a GPU. From then on, [`Self::mark`] lists only the processes that are ahead. Fails if the GPU
-    /// has no folder in sysfs.
+    /// Enters the queue of a GPU. From then on, [`Self::mark`] lists only the processes that are ahead. Returns an
+    /// error if the GPU has no folder in sysfs, if claims cannot be nested deeper, or if another process holds an
+    /// exclusive lock on the queue's file.
     pub fn enter_queue(&mut self, gpu: &Gpu) -> Result<(), CannotClaim> {
         let cannot = |reason| CannotClaim { gpu: gpu.index, reason };
         if self.level == LEVELS.len() {
             return Err(cannot("claims can be nested only once".to_owned()));
         }
-        // A run has the same place in all queues, so that no two runs wait for each other.
+        // A run has the same time of arrival in all queues, so that two runs never wait for each other.
         let now_ns = read_clocks().boottime_ns;
         let arrived_ns = *self.arrived_ns.get_or_insert(now_ns);
         let path = self.queue_path(gpu);
@@ -175,7 +178,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Keeps the places in the queues, and waits until a claim ends, a queue changes, or `pause` has passed.
+    /// Renews the places in the queues. Returns when a GPU is claimed or released, when the number of runs ahead
+    /// changes, or after `pause`.
     pub fn wait_in_queues(&mut self, pause: Duration) {
         let (begun, mut is_changed) = (Instant::now(), false);
         while !is_changed && begun.elapsed() < pause {
@@ -195,7 +199,7 @@ impl Claims {
         self.arrived_ns = None;
     }
 
-    /// Returns the runs in the GPU's queue, or those ahead of this run.
+    /// Returns the runs in the GPU's queue. If this run is in the queue, returns only the runs ahead of it.
     fn read_queue(&self, gpu: &Gpu, roots: &Roots, now_ns: u64) -> Vec<Claim> {
         let places = match self.queues.iter().find(|waited| waited.index == gpu.index) {
             Some(waited) => read_places(&waited.queue, self.arrived_ns, now_ns),
@@ -242,8 +246,8 @@ impl Claims {
         }
     }
 
-    /// Locks the machine against other parks, which would count on the same host memory. Their checks take less than a
-    /// second.
+    /// Takes a lock that prevents other parks from counting on the same free host memory. A park holds the lock for
+    /// less than a second.
     pub fn lock_parks(&self) -> rustix::io::Result<OwnedFd> {
         let file = open_file(&self.folder)?;
         let end = Instant::now() + PARKS;
@@ -261,7 +265,7 @@ impl Claims {
         self.folder.join(address(gpu).as_deref().unwrap_or("unknown"))
     }
 
-    /// Returns the path of the file that claims lock, or a path that does not exist below the last level.
+    /// Returns the path that claims lock. If claims cannot be nested deeper, returns a path that does not exist.
     fn lock_path(&self, gpu: &Gpu) -> PathBuf {
         self.path(gpu).join(LEVELS.get(self.level).map_or("none", |(lock, _)| lock))
     }
@@ -270,8 +274,8 @@ impl Claims {
         self.path(gpu).join(LEVELS.get(self.level).map_or("none", |(_, queue)| queue))
     }
 
-    /// Sets `queue`, and `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every
-    /// [`HOLDERS_NS`].
+    /// Sets `claim` and `queue` of each GPU. Searches for the holders if a GPU is newly locked, if a known holder has
+    /// exited, and otherwise every [`HOLDERS_NS`].
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let is_gone = |(_, claim): &(u32, Claim)| {
             claim.pid.is_none_or(|pid| Folder::open(&roots.proc, pid).is_err())

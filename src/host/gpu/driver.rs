@@ -1,5 +1,5 @@
-//! Reads facts about NVIDIA's driver: the version of its kernel module, the GPUs on the PCI bus, the daemons of the
-//! Multi-Process Service (MPS), which lets several processes share a GPU, and the path of a loaded library.
+//! Reads facts about NVIDIA's driver: the version of its kernel module, the GPUs on the PCI bus, the MPS daemons, and
+//! the path of a loaded library. The Multi-Process Service (MPS) lets several processes share a GPU.
 //!
 //! The loaded module provides `/proc/driver/nvidia/version`. The version of the installed driver can differ, for
 //! example after an upgrade. The file is also visible in containers unless the container runtime masks it.

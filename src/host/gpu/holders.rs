@@ -6,7 +6,8 @@
 //! process costs at least one system call. gpumem therefore lists /proc only every five seconds, and reads the file
 //! descriptors of
 //!
-//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the device;
+//! - new processes at every listing for 45 seconds after they were first listed, because a program loads its libraries
+//!   before it opens the device;
 //! - all processes except kernel threads every half minute.
 //!
 //! A caller that cannot attribute some memory to a process requests a read of all processes. If a read exceeds the
@@ -123,7 +124,7 @@ impl Holders {
     /// Reads the file descriptors of new and due processes. If `read_all` is set, requests a read of all processes.
     /// Requests are granted at most every five seconds.
     ///
-    /// Between two listings, and while /proc cannot be listed, the previous results remain, which can contain exited
+    /// Between two listings, and while /proc cannot be listed, the previous results remain. They can contain exited
     /// processes.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
@@ -156,8 +157,8 @@ impl Holders {
         }
     }
 
-    /// Fills in the state of the descendants of each process. Lists /proc every five seconds, and if `processes`
-    /// contains a new process.
+    /// Fills in the activity of each process's descendants and process group. Lists /proc every five seconds, and
+    /// whenever `processes` contains a new process.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],

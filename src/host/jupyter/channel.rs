@@ -1,10 +1,10 @@
 //! Sends requests directly to a kernel over its shell channel, without using its server.
 //!
-//! The kernel's command line names the connection file, which contains the address and the signing key. `files`
-//! checks the connection file. As in `host::http`, the kernel's process is verified to hold the listening socket. A
-//! hostile kernel can send any answer at any time. Messages are therefore signed and verified. The signature
-//! covers the four dictionaries of a message (jupyter_client, "Messaging in Jupyter", "The wire protocol"). `zmtp` limits
-//! the size and duration of an exchange.
+//! The kernel's command line names the connection file, which contains the address and the signing key. `files` checks
+//! the connection file. As in `host::http`, the kernel's process is verified to hold the listening socket. Requests are
+//! signed, and the signatures of answers are verified. The signature covers the four dictionaries of a message
+//! (jupyter_client, "Messaging in Jupyter", "The wire protocol"). A hostile kernel can send any answer at any time, so
+//! `zmtp` limits the size and duration of an exchange.
 //!
 //! The control channel is never used: a kernel answers there even while a cell runs, and the server would then
 //! consider the kernel idle. Errors contain no secrets.
@@ -92,9 +92,9 @@ impl ShellChannel {
         Ok(clip(&reply.implementation))
     }
 
-    /// Evaluates an expression in the user's namespace. No code is executed, and the history does not change. Returns
-    /// an error if there is no valid answer by `until`. A request cannot be withdrawn, so the kernel may evaluate the
-    /// expression later.
+    /// Evaluates an expression in the user's namespace. The request contains no statements, and does not change the
+    /// history. Returns an error if there is no valid answer by `until`. A request cannot be withdrawn, so the kernel
+    /// may still evaluate the expression after an error.
     pub fn evaluate(
         &mut self,
         expression: &str,

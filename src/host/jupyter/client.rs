@@ -18,7 +18,7 @@ use crate::model::Time;
 
 const BODY_BYTES: u64 = 1 << 20;
 /// Maximum length of a cookie value that is sent back to the server. The cookies of Tornado, the web server that
-/// Jupyter uses, have 60 bytes.
+/// Jupyter uses, have about 60 bytes.
 const COOKIE_BYTES: usize = 256;
 const KERNELS: usize = 4096;
 
@@ -121,7 +121,7 @@ impl<'a> Client<'a> {
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The server's file does not mention all kinds of passwords.
+            // The server's file does not show every kind of password, so a request without a token can be refused.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }

@@ -25,8 +25,8 @@ use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
 const FILE_BYTES: usize = 64 << 10;
-/// Maximum number of entries read from a folder, which can contain the files of thousands of kernels. Further entries are
-/// ignored.
+/// Maximum number of entries read from a folder, which can contain the files of thousands of kernels. The entries after
+/// this limit are ignored.
 const ENTRIES: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
@@ -303,7 +303,7 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// Guard during whose lifetime the thread opens files with the file access rights of another user instead of root's
+/// While this guard exists, the thread opens files with the file access rights of another user instead of root's
 /// (setfsuid(2)). gpumem then reads only files that the user can read, and can read home directories on a file server
 /// that refuses root. Without root rights, the guard has no effect.
 struct FileRights(Uid);
@@ -325,7 +325,7 @@ impl Drop for FileRights {
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::assume(process.uid);
-    // A relative path refers to the working directory at the start of the process, which may have changed since.
+    // The process may have changed its working directory since it started, so a relative path is ambiguous.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }

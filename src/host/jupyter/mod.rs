@@ -180,9 +180,9 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
     Some(kernel)
 }
 
-/// Recognises a kernel whose command line is not that of a known kernel, such as one of another language that papermill
-/// started: an argument can be a connection file, and the parent is the process that the environment names. A program
-/// that the kernel starts inherits the environment, but has another parent.
+/// Recognises a kernel whose command line matches no known kernel, for example a Julia kernel that papermill started.
+/// One argument can be a connection file, and the parent is the process that the environment names. A program that the
+/// kernel starts inherits the environment, but has another parent.
 fn read_started_kernel(roots: &Roots, process: &OpenedProcess) -> Option<Jupyter> {
     let environment = process.environment()?;
     let number = environment.get("JPY_PARENT_PID")?.parse().ok()?;

@@ -58,7 +58,7 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-/// Searches all processes. If a daemon started the kernel, the starter is not among the ancestors.
+/// Searches all processes, because the starter is not an ancestor if it started the kernel through a daemon.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     // The first process of a pid namespace outlives all its other processes. If the starter has pid 1 but is not an
     // ancestor, it is therefore in a different namespace.
@@ -112,7 +112,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
 }
 
 /// Returns a process that may be the kernel with this id instead of `process`, or `None` if there is none. Processes
-/// whose command lines cannot be read are ignored, because they belong to other users.
+/// whose command lines cannot be read are ignored.
 pub fn find_twin(
     roots: &Roots,
     process: &OpenedProcess,

@@ -223,7 +223,7 @@ fn only_a_known_server_without_a_file_is_an_error() {
             (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
-        // gpumem must still report the state of the server.
+        // gpumem must still report that the server is alive.
         assert_eq!(jupyter.server_alive, Some(true));
     }
     // A file that contains a different pid is not used either.

@@ -14,8 +14,8 @@ use crate::model::snapshot::{Host, PidNamespace};
 /// Inode number of the initial pid namespace (`PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads facts about the machine. Facts that cannot be read are `None`. `suspended_seconds` and `load`
-/// are always `None`, because they change over time.
+/// Reads facts about the machine. Facts that cannot be read are `None`. `suspended_seconds`, `unread_processes` and
+/// `load` are always `None`, because they change over time.
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -50,7 +50,7 @@ pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
 
 /// Returns the boot time according to the current wall clock, rounded down to a second. The result changes when the
 /// clock is set. `btime` in `/proc/stat` is unsuitable, because in an LXC container it can be the boot time of the
-/// container, while the start times of processes are relative to the boot time of the machine.
+/// container. The start times of processes are relative to the boot time of the machine.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;

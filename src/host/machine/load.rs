@@ -43,8 +43,8 @@ pub fn read_load(roots: &Roots, before: &mut Option<CpuTicks>) -> HostLoad {
     }
 }
 
-/// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq and steal. The following guest
-/// times are contained in user and nice.
+/// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq and steal. The guest times
+/// that follow are contained in user and nice.
 fn parse_ticks(text: &str) -> Option<CpuTicks> {
     let numbers = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
     let ticks: Vec<u64> = numbers.map(|number| number.parse().ok()).collect::<Option<_>>()?;
@@ -66,8 +66,8 @@ const V1: Files = (
     ["total_active_file", "total_inactive_file"],
 );
 
-/// Returns how many bytes the process can allocate before the kernel's OOM killer runs, or `None` if this is unknown.
-/// Limits that gpumem cannot see are ignored.
+/// Returns how many bytes the process can allocate within the limits of the machine and its cgroups, or `None` if this
+/// is unknown. Limits that gpumem cannot see are ignored.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(read_limits(roots, pid)?.0)
 }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((first.swap_total_bytes, first.swap_free_bytes), (Some(0), None));
         write("stat", "cpu  130 0 60 840 70 0 0 0 9 0\n");
         assert_eq!(read_load(&roots, &mut ticks).cpu_percent, Some(40.0));
-        // A counter that goes back gives no percentage.
+        // If a counter decreases, the percentage is unknown.
         write("stat", "cpu  1 0 0 0 0 0 0 0 0 0\n");
         assert_eq!(read_load(&roots, &mut ticks).cpu_percent, None);
     }

@@ -1,11 +1,12 @@
 //! Opens the files that gpumem writes, such as reports, metrics, recordings, the store and the audit log.
 //!
 //! Another user may own a directory on the path and replace its entries at any time. gpumem therefore opens one
-//! directory after the other, and opens the file relative to the last one. It follows a symbolic link only if no
-//! other user can change the link. The file must be a regular file that has a single hard link and belongs to root or
-//! the caller. These rules exclude another user's file, and a hard link that another user has created to the caller's
-//! file. Opening a file never blocks. A file descriptor passed by the caller (`/dev/stdout`, `/dev/fd/63`) may refer
-//! to any type of file.
+//! directory after the other, and opens the file relative to the last one. It follows a symbolic link only if the link
+//! belongs to root or the caller. If gpumem has more rights than a plain user, no other user may be able to replace the
+//! link either. The file must be a regular file that has a single hard link and belongs to root or the caller. These
+//! rules exclude another user's file, and a hard link that another user has created to the caller's file. Opening a
+//! file never blocks. A file descriptor passed by the caller (`/dev/stdout`, `/dev/fd/63`) may refer to any type of
+//! file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -68,8 +69,8 @@ impl OutputFile {
     }
 }
 
-/// Opens a file for reading and writing with the additional `flags`, or creates it with `mode`. Returns an error if
-/// another user could have chosen the file.
+/// Opens a file for reading and writing with the additional `flags`, or creates it with `mode`. Returns an error if the
+/// rules of this module forbid the file or its path.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     match open_inherited(path) {
         Some(file) => file,
@@ -99,7 +100,8 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
         2 => Some(io::stderr().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    // A duplicate shares the file offset with other writers to the same open file.
+    // Duplicate the descriptor instead of opening the path, because a duplicate shares the file offset with other
+    // writers.
     if let Some(standard) = standard {
         return Some(standard.map(File::from));
     }
@@ -128,7 +130,7 @@ impl OutputPath {
         let mut components = VecDeque::new();
         push_front(&mut components, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // The current directory and its parents remain open. Opening `..` instead could lead elsewhere, because
+        // The directory reached so far and its parents remain open. Opening `..` instead could lead elsewhere, because
         // another user may move a directory.
         let mut folder = openat(CWD, "/", flags, Mode::empty())?;
         let mut above: Vec<OwnedFd> = Vec::new();
@@ -232,8 +234,8 @@ impl OutputPath {
 }
 
 /// Returns whether a symbolic link belongs to root or the caller. If gpumem has more rights than a plain user, the
-/// directory of the link and all its parents must belong to root or the caller as well, and only a sticky parent may be
-/// writable by other users, who cannot move the entries in it.
+/// directory of the link and all its parents must belong to root or the caller, too. Only a sticky parent may be
+/// writable by other users, because they cannot move the entries in it.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;

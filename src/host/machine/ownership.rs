@@ -1,11 +1,12 @@
 //! Checks the owner and mode of all components of a path if the content of the file controls what gpumem does.
 //!
 //! The configuration, a notify command and the state directory control actions on other users' processes. A user who
-//! can write to one of these files, or to a directory on its path, gains the rights of the process that reads the
-//! file. If gpumem has more rights than a plain user, it therefore uses only files that no one except root and the
-//! effective user can change, like sudo and sshd. Root or the effective user must own the file and all directories on
-//! its path, and neither group nor others may have write permission. An access control list that grants write
-//! permission also sets the group bits (acl(5)), so checking the mode is sufficient.
+//! can write to one of these files, or to a directory on its path, gains the rights of the process that reads the file.
+//! If gpumem has more rights than a plain user, it therefore uses only files that no one except root and the effective
+//! user can change, like sudo and sshd. Root or the effective user must own the file and all directories on its path,
+//! and neither group nor others may have write permission. A sticky directory such as `/tmp` may be writable, but must
+//! not contain the file directly. An access control list that grants write permission also sets the group bits
+//! (acl(5)), so checking the mode is sufficient.
 //!
 //! After a successful check, no other user can change the path. Callers may therefore check a path before or after
 //! they open the file.

@@ -1,11 +1,11 @@
-//! Reads what the ancestors of a process prove: the step daemon of its Slurm job, the monitor of its container, and the
-//! process that started it, which is the parent unless the parent has only adopted the process.
+//! Reads what the ancestors of a process prove: the step daemon of its Slurm job, the monitor of its container, its
+//! supervisor, and the process that started it. The parent started the process unless it has only adopted the process.
 //!
 //! Step daemons and monitors run as root on this machine, and the kernel maintains the links from child to parent. By
-//! contrast, an environment can be inherited or copied, and a cgroup may be shared or uninformative. A user can give
-//! a program the name of a daemon, or start a set-uid program such as `su` under that name, and the root user of a
-//! container owns the processes in the container. The functions in this module check that an ancestor is none of
-//! these. `place` combines the results with those from the cgroup.
+//! contrast, an environment can be inherited or copied, and a cgroup may be shared or uninformative. A user can give a
+//! program the name of a daemon, or start a set-uid program such as `su` under that name. The root user of a container
+//! owns the processes in the container. The functions in this module exclude such ancestors. `place` combines the
+//! results with those from the cgroup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +38,7 @@ pub(in crate::host) struct AncestorFacts {
     /// in gpumem's namespace.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// User who owns the pid namespace because that user started its first process, or `None` if that is root or
-    /// unknown.
+    /// User who started the first process of the pid namespace, or `None` if that user is root or unknown.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }
@@ -114,9 +113,9 @@ impl Ancestor {
         self.folder.link(c"exe", name).ok()
     }
 
-    /// Returns whether the process certainly is a step daemon. Any user can start a set-uid program through a link
-    /// with the daemon's name, and root then owns its folder in /proc. The target of `/proc/PID/exe`, a link that
-    /// only root can read here, must therefore match as well. In Debian, the program is called `slurmstepd-wlm`.
+    /// Returns whether the process certainly is a step daemon. Any user can start a set-uid program through a link with
+    /// the daemon's name, and root then owns its folder in /proc. The target of `/proc/PID/exe`, which only root can
+    /// read for such a program, must therefore match as well. In Debian, the program is called `slurmstepd-wlm`.
     fn is_step_daemon(&self) -> bool {
         self.may_be_step_daemon() && self.program().is_some()
     }
@@ -315,7 +314,7 @@ pub(in crate::host) struct Jobs {
 
 impl Jobs {
     /// Returns whether the job has no step left on this machine. Returns `None` if other users' processes or the
-    /// processes of a container's host are hidden.
+    /// processes of a container's host are hidden, or if the job of a step daemon is unknown.
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
@@ -384,9 +383,9 @@ impl ReadParent {
         Self { adopts, is_init, parent: read_parent(proc, pid, content).map(Arc::new) }
     }
 
-    /// Records the parent as the starter unless the parent adopts orphans. A recorded starter is kept if the parent
-    /// changes later. The first process of a container adopts orphans, but is recorded as the starter of a server's
-    /// worker, because it may have started the worker.
+    /// Records the parent as the starter if the parent is known not to adopt orphans. A recorded starter is kept if the
+    /// parent changes later. The first process of a container adopts orphans, but is recorded as the starter of a
+    /// server's worker, because it may have started the worker.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();
@@ -406,8 +405,8 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let Ancestor { ppid, start_ticks, comm, has_memory, folder } =
         open(proc, pid, content).ok()??;
     let command = has_memory.then(|| read_cmdline(&folder, content)).flatten();
-    // The parent is an engine that a server started. If the server exits, the engine becomes an orphan, and its
-    // workers thus have no server either.
+    // Keep the parent of an engine that a server started. If the server exits, the engine becomes an orphan, so its
+    // workers have no server either.
     let ppid = ppid.filter(|_| command.as_deref().is_some_and(is_worker_command));
     let parent_is_reaper = ppid.map(|ppid| read_adoption(ppid, proc, content).1);
     Some(Parent { pid, start_ticks: Some(start_ticks), comm, command, ppid, parent_is_reaper })

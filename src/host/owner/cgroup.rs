@@ -1,11 +1,11 @@
 //! Parses the container, pod, Slurm job or systemd unit of a process from `/proc/PID/cgroup`.
 //!
-//! The components of a path are parsed one after the other. The creator of a cgroup chooses the cgroup's name. Below
-//! `user@UID.service`, that is the user, and inside a container, the container's root user. Names in these places
-//! therefore do not prove a container, pod or job. If containers are nested, only the outermost is reported, because
-//! the others belong to it and not to this machine. Values that are missing from the path are `None`. In a cgroup
-//! namespace (cgroup_namespaces(7)), all values can be `None` although the process runs in a container. `names` looks
-//! up the names that belong to these ids.
+//! The components of a path are parsed one after the other. The creator of a cgroup chooses the cgroup's name. Users
+//! create the cgroups below `user@UID.service`, and a container's root user creates those inside the container. Their
+//! names therefore do not prove a container, pod or job. If containers are nested, only the outermost is reported,
+//! because it contains the others. Values that are missing from the path are `None`. In a cgroup namespace
+//! (cgroup_namespaces(7)), all values can be `None` although the process runs in a container. `names` looks up the
+//! names that belong to these ids.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// Path in the cgroup v2 hierarchy or, without v2, in the memory hierarchy. It is `None` if the path names no
-    /// cgroup.
+    /// Path in the hierarchy that names the container, pod or job. If none does, the path in the v2 hierarchy or,
+    /// without v2, in the memory hierarchy. It is `None` if the path names no cgroup.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
@@ -35,7 +35,7 @@ pub struct CgroupPlace {
 /// Parses `/proc/PID/cgroup`, which contains a line `number:controllers:path` for each hierarchy and may be truncated.
 ///
 /// Uses the first hierarchy that names a container, pod or job, in the order v2, memory, pids, systemd's own, others.
-/// On machines with v1 hierarchies, Slurm and Docker use only these.
+/// On machines with v1 hierarchies, Slurm and Docker use only those.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')

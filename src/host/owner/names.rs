@@ -1,8 +1,9 @@
 //! Looks up the names of users, of Docker containers and of pods, and the ids of runc and crun containers. Other
 //! containers are displayed by their id, which the stop command of their runtime accepts.
 //!
-//! The name service may ask a directory server, which can take seconds. Each user is therefore looked up once, on a
-//! separate thread. Until the answer arrives, the name is unknown, and samples continue.
+//! The name service may query a directory server, which can take seconds. Each user is therefore looked up on a
+//! separate thread, and the answer is kept. If the answer is late, samples continue, and the name is unknown until the
+//! answer arrives.
 //!
 //! Names of containers are in files of Docker and the kubelet, which can be on a slow disk. A separate thread reads them,
 //! and a sample with a new container waits at most [`ANSWER_TIME`]. gpumem sends no requests to the sockets of runtimes.

@@ -82,7 +82,7 @@ impl ProcessPlace {
         self.fill(process, input.names);
     }
 
-    /// Returns the job whose step daemons are to be searched for, from the ancestors, the cgroup or the environment.
+    /// Returns the job to check with [`Jobs::is_over`], from the ancestors, the cgroup or the environment.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));

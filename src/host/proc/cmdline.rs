@@ -15,9 +15,9 @@ pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 /// Maximum number of arguments. Each argument requires an allocation, even if it has a single byte.
 const ARGUMENTS: usize = 1024;
 
-/// Parses `/proc/PID/cmdline`. Of a command line longer than 4 KiB or 1024 arguments, only the start is returned, and
-/// the last argument ends with `…`. Invalid UTF-8 is replaced, and secrets are replaced by `***`. Returns `None` if
-/// `bytes` is empty, as it is for kernel threads and zombies.
+/// Parses `/proc/PID/cmdline`. If the command line exceeds 4 KiB or 1024 arguments, only its start is returned, and the
+/// last argument ends with `…`. Invalid UTF-8 is replaced, and secrets are replaced by `***`. Returns `None` if `bytes`
+/// is empty, as it is for kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];

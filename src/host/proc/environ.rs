@@ -1,5 +1,5 @@
-//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to or how it uses memory, and reads
-//! a whole environment for a user who asks for it.
+//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to or how it uses memory. Also
+//! reads a whole environment when a user requests it.
 //!
 //! Snapshots contain only variables on a fixed list, none of which contains secrets. A whole environment is displayed
 //! with secrets masked, and never recorded. The file contains the initial environment, without later changes. A process
@@ -137,7 +137,7 @@ pub enum EnvironmentError {
 }
 
 /// Reads the initial environment of a process, sorted by name. Secrets in the values of harmless variables are masked,
-/// and all other values are returned as `***`. The caller must escape control characters.
+/// and the values of all other variables are returned as `***`. The caller must escape control characters.
 ///
 /// Masking may miss secrets. If gpumem's program file gives gpumem more rights than its caller, only processes of the
 /// caller are therefore read.
@@ -217,7 +217,7 @@ mod tests {
     fn an_overwritten_or_long_environ_keeps_only_the_keep() {
         let is_complete = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
         assert!(is_complete(b"") && is_complete(b"RANK=1\0HOME=/root\0"));
-        // What setproctitle can leave: the end of a title, and zero bytes.
+        // setproctitle can leave the end of a title and zero bytes.
         for bytes in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {

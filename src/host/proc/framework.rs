@@ -146,9 +146,9 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
 }
 
-// The libraries of an engine may show only the framework that it is built on, so engines are detected by the names of
-// programs, scripts and modules, and by the titles that workers set. Other arguments are ignored, because a model can
-// have the same name as an engine.
+// The libraries of an engine may show only the framework that it is built on. Engines are therefore detected by the
+// names of programs, scripts and modules, and by the titles that workers set. Other arguments are ignored, because a
+// model can have the same name as an engine.
 
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;

@@ -1,12 +1,12 @@
-//! Reads cmdline, environ and maps in a child process that can be abandoned, because reading these files takes a lock
-//! on the memory map of the process that is read (the target).
+//! Reads cmdline, environ and maps in a child process that can be abandoned. Reading these files takes a lock on the
+//! memory map of the process that is read (the target).
 //!
 //! A malicious process can cause its lock to be held forever. For example, it maps a file on a FUSE file system that
-//! never answers. A second process reads that page through `/proc/PID/mem`, and a thread of the first process waits
-//! to map a page. Reading the files then blocks, although the first thread of the target is in ordinary sleep. If the
-//! child does not answer in time, gpumem kills and abandons it, and does not read the target for some minutes. If
-//! gpumem has file capabilities, it does not start a child, which would also get the capabilities, but reads the
-//! files itself.
+//! never answers. A second process reads a page of that file through `/proc/PID/mem`, and a thread of the first process
+//! then waits to change the memory map. Reading the files then blocks, although the first thread of the target is in
+//! ordinary sleep. If the child does not answer in time, gpumem kills and abandons it, and does not read the target for
+//! some minutes. If gpumem's program file gives it more rights than its caller, gpumem reads the files itself, because
+//! a child would get these rights, too.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, BufReader, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -34,7 +34,7 @@ pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
 const ANSWERS: Duration = Duration::from_secs(1);
 /// Maximum wait for the start of a child, which takes long only on a busy machine.
 const STARTS: Duration = Duration::from_secs(20);
-/// Minimum time for which a process that did not answer is not read.
+/// Minimum time for which a process is not read after a read of it has timed out.
 const PAUSE: Duration = Duration::from_secs(300);
 /// Maximum number of abandoned children per user. If it is reached, no process of the user is read.
 const MAX_PER_USER: usize = 4;
@@ -64,7 +64,7 @@ struct AbandonedChild {
     at: Instant,
 }
 
-/// Guard during whose lifetime a child reads the files. Dropping the guard kills the child and waits for it. In a
+/// While this guard exists, a child reads the files. Dropping the guard kills the child and waits for it. In a
 /// container whose first process does not reap children, a child that outlives gpumem would remain a zombie.
 #[derive(Debug)]
 pub struct ReadingChild(());
@@ -88,7 +88,7 @@ impl Drop for ReadingChild {
     }
 }
 
-/// Serves requests until the parent exits, if the arguments are those of a reading child. Returns whether they are.
+/// If this process was started as a reading child, serves requests until the parent exits. Returns whether it was.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|argument| argument == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {

@@ -26,7 +26,8 @@ const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
 /// Words that precede the connection file in the command lines of kernels that take it as an argument: IJulia,
-/// IRkernel, IHaskell, Deno and .NET. Without such a word, the program may only read the file, as an editor does.
+/// IRkernel, IHaskell, Deno and .NET. Without such a word, the program may be one that merely reads the file, such as
+/// an editor.
 const BEFORE_FILE: [&str; 4] = ["kernel.jl", "--args", "kernel", "jupyter"];
 
 /// Returns the kernel that a command line starts. Returns `None` for other programs, including clients of a kernel
@@ -132,8 +133,9 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Returns the program that runs a notebook from the first cell to the last, and the notebook, from a command line such
-/// as `papermill in.ipynb out.ipynb` or `jupyter nbconvert --execute a.ipynb`. Returns `batch` for an unknown program.
+/// Returns the program that runs a notebook from the first cell to the last, and the notebook. Examples of command
+/// lines are `papermill in.ipynb out.ipynb` and `jupyter nbconvert --execute a.ipynb`. Returns `batch` for an unknown
+/// program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, arguments) = parse_program(arguments).unwrap_or(("", arguments));
     let application = match program {

@@ -1,13 +1,14 @@
 //! Keeps and updates the watched processes.
 //!
-//! Each sample reads `stat` of each process. If a pid has a different start time than before, the pid has been reused.
-//! All other files are read in a visit (`visit`), through the folder through which `stat` was read. A process is visited
-//! when it appears, when a different name or stack address shows that it may have executed another program, and twice a
-//! minute. Samples share unchanged strings.
+//! Each sample reads the `stat` file of each process that is not resting. If a pid has a different start time than
+//! before, the pid has been reused. Most other files are read in a visit (`visit`), through the same open folder as
+//! `stat`. A process is visited when it appears, and when a different name or stack address shows that it may have
+//! executed another program. During the next minute, visits are repeated every five seconds, and then twice a minute.
+//! Samples share unchanged strings.
 //!
 //! Reading cmdline, environ or maps takes a lock on the memory map of the process. A process stuck in a driver (state
-//! D) can hold that lock forever, so these files are not read in state D. If a process is new, only its `comm` is
-//! known then.
+//! D) can hold that lock forever, so these files are not read in state D. A new process in state D therefore has a
+//! `comm`, but no command line.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 const REST_NS: u64 = 10 * SECOND_NS;
 
 /// Maximum age, in nanoseconds, of the data of a resting process. Reading sleeping processes in each sample took half
-/// of the CPU time of `watch`. Samples can therefore detect with this delay that a resting process has woken, stopped
+/// of the CPU time of `watch`. A sample can therefore notice this much later that a resting process has woken, stopped
 /// or exited.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
@@ -319,7 +320,7 @@ impl HostFacts {
     }
 
     /// Updates a known process from `stat` and, if it may have waited for a CPU, from `schedstat`. Returns `false` if
-    /// other files must be read, too. Requires at most three system calls, and none for a resting process that was
+    /// other files must be read, too. Makes three system calls for each file, and none for a resting process that was
     /// read recently.
     pub fn update_from_stat(
         &mut self,

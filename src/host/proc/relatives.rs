@@ -5,8 +5,8 @@
 //! reads the sockets of a process's ancestors in the same session, of its descendants, and of other processes in its
 //! service or container. It does not determine the purpose of a socket.
 //!
-//! Together with all other descendants of these ancestors, these processes form the job of the process. A process
-//! outside the job that is connected to one of the sockets is a client.
+//! The job of a process consists of the process, these relatives, and the other descendants of these ancestors in the
+//! same session. A process outside the job that is connected to one of the sockets is a client.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! Finds listening processes by comparing the sockets that a process holds with the tables in `/proc/PID/net`, which
 //! contain all sockets of a network namespace.
 //!
-//! A line in the table of Unix sockets ends with a path, which can contain a newline and thus a forged line. The
-//! table of Unix sockets therefore proves nothing, and [`holds_listener`], whose result must be certain, reads only
-//! the TCP tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to
-//! it (`SO_PEERCRED`).
+//! A line in the table of Unix sockets ends with a path, which can contain a newline and thus a forged line. The table
+//! of Unix sockets therefore proves nothing, and [`holds_listener`], whose result must be certain, reads only the TCP
+//! tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to the client
+//! (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -26,13 +26,13 @@ const TABLE_BYTES: usize = 1 << 20;
 const VALID_NS: u64 = 60_000_000_000;
 
 /// Maximum number of network namespaces whose tables are kept. Any user can create namespaces, and reading the tables
-/// of each takes time. The listening addresses of processes in further namespaces are unknown.
+/// of each takes time. If there are more, the listening addresses of processes in the others are unknown.
 pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
 const MOST_LISTED: usize = 64;
 
-/// Maximum number of connections kept for a network namespace. If there are more, and none of those kept has a
-/// client, it is unknown whether a process has clients.
+/// Maximum number of connections kept from a table. If there are more, and no kept connection is from a client, it is
+/// unknown whether a process has clients.
 const MOST_CONNECTIONS: usize = 2_048;
 
 /// Lowest port that the kernel assigns to outgoing connections by default (`ip_local_port_range`).
@@ -249,7 +249,7 @@ impl Listening {
                 if connection.inode != 0 {
                     return is_it(connection.local) && !is_of_the_job(connection);
                 }
-                // The kernel keeps a closed connection for a minute, but not which process held the socket.
+                // The kernel lists a closed connection for a minute, but not the process that held its socket.
                 let is_local = connection.remote.ip().is_loopback();
                 (is_it(connection.local) || is_it(connection.remote))
                     && (address.port() < FIRST_CHOSEN_PORT || !is_local)
@@ -318,7 +318,8 @@ enum AddressMatch {
 #[derive(PartialEq, Debug)]
 enum SocketLine {
     Listens(u64, ListenAddress),
-    /// A pending connection. Older kernels list pending connections among the listening sockets.
+    /// A pending TCP connection, which older kernels list among the listening sockets, or a Unix socket that accepts no
+    /// stream connections.
     Other,
     /// An open or closed connection. The kernel lists connections after all listening sockets (`tcp_get_idx` in
     /// `net/ipv4/tcp_ipv4.c`).

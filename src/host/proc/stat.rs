@@ -58,7 +58,7 @@ impl<'a> Stat<'a> {
         Ok(parse_stat(content).filter(|stat| !stat.is_released))
     }
 
-    /// Returns whether the memory of the process can be read without blocking. In state D, a read may block.
+    /// Returns whether the process has memory that can be read without blocking. In state D, a read may block.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }

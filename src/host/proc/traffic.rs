@@ -18,7 +18,7 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{MAX_NAMESPACES, read_namespace, shares_network};
 
-/// Time, in nanoseconds, for which the result for a namespace is valid. It is shorter than the time between two
+/// Time, in nanoseconds, for which the result for a namespace is valid. It is shorter than the usual time between two
 /// visits to a process.
 const VALID_NS: u64 = 20_000_000_000;
 

@@ -27,8 +27,8 @@ use crate::model::process::Descendants;
 
 const MAX_DESCENDANTS: usize = 4096;
 
-/// Maximum number of members read from a process group. Members with low pids come first. Without this limit, each of
-/// a thousand processes in a group would cause all others to be read.
+/// Maximum number of members read from a process group. Members with low pids come first. Without this limit, summing
+/// the families of a thousand watched processes in a group would take quadratic time.
 const MAX_PER_GROUP: usize = 64;
 
 const MAX_ANCESTORS: usize = 16;
@@ -55,7 +55,7 @@ pub(in crate::host) struct Node {
     pub ppid: Option<u32>,
     process_group: Option<u32>,
     pub is_kernel: bool,
-    /// Values that can change after `updated_ns`, the time at which the tree was updated with the node.
+    /// Values at `updated_ns`, the time at which the tree was updated with the node. They can change later.
     pub program: ProgramState,
     pub updated_ns: u64,
 }
@@ -360,7 +360,7 @@ impl Tree {
 }
 
 struct Changes {
-    /// CPU time of the process and of its reaped children since the last sample.
+    /// CPU time of each process, and of its reaped children, since the last sample.
     used: HashMap<u32, (u64, u64)>,
     /// CPU time, at the last sample, of processes that have exited since.
     ended: HashMap<u32, Ticks>,

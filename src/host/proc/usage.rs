@@ -1,10 +1,10 @@
 //! Measures the CPU time and the file and network I/O of a job, which consists of the given processes and all
 //! processes that work for them. The difference between two readings shows whether the job worked in the meantime.
 //!
-//! `tree` follows all watched processes at low cost. This module, in contrast, reads all values when it is called, so
-//! that they are current. A job includes the descendants of the given processes and the other members of their
-//! process groups. It also includes helpers that are no longer connected to them, that is, processes that belonged to
-//! the job at an earlier reading, and orphans of the same user that have inherited the environment.
+//! `tree` follows all watched processes at low cost. This module reads all values when it is called, so that they are
+//! current. A job includes the descendants of the given processes and the other members of their process groups. It
+//! also includes processes that belonged to the job at an earlier reading, and orphans of the same user that have
+//! inherited the environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

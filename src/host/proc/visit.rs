@@ -1,8 +1,9 @@
-//! Visits a watched process, that is, reads all its files except stat. `processes` decides when a visit is due.
+//! Visits a watched process, that is, reads the files that are not read in every sample. `processes` decides when a
+//! visit is due.
 //!
-//! Each visit reads open files, sockets, I/O and the cgroup. Owner, program, working directory, cmdline, environ and
-//! maps rarely change unless the process executes another program. They are read at each visit during the first
-//! minute after an exec, and then at every tenth visit.
+//! Each visit reads open files, sockets, I/O and the cgroup. Owner, program, working directory, cmdline and maps rarely
+//! change unless the process executes another program. They are read at each visit during the first minute after an
+//! exec, and then at every tenth visit. The environment is read once for each executed program.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl HostFacts {
         if process.connected_to.as_deref() != servers.as_deref() {
             process.connected_to = servers.map(Arc::from);
         }
-        // The kernel may lack this file. Whether the process has exited is known from other files.
+        // The kernel may lack this file. Other files show whether the process has exited.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         entry.file_bytes = (by_files, now_ns);

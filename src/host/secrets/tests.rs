@@ -140,7 +140,7 @@ const SECRETS: [(&str, &str); 130] = [
     ("x|https://api.example.com/hook/a8Kd92jfLs01mZq7/run", "a8Kd92jf"),
     ("x|https://api.example.com/token/s3cret/run?a=b", "s3cret"),
     ("bash|-c|curl https://api.example.com/v1/webhooks/s3cret", "s3cret"),
-    // Tokens of further services
+    // Tokens of other services
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
     ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
     ("x|AIzaSyA0123456789abcdefghijklmnopqrstuv", "SyA0123"),

@@ -131,8 +131,8 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Returns whether the needle is the index, UUID, MIG device or model name of the row's GPU, or of a GPU whose device
-/// file the process has open. Returns `None` if the answer is unknown.
+/// Returns whether the needle is the index, device file, UUID, MIG device or model name of the row's GPU, or of a GPU
+/// whose device file the process has open. Returns `None` if the answer is unknown.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);

@@ -110,8 +110,8 @@ impl Act {
         None
     }
 
-    /// Returns the outcome of a step that would also end GPU processes outside the plan: a launcher's other ranks or,
-    /// if a rule found the target, children of any member.
+    /// Returns an outcome if the step could also end GPU processes outside the plan: descendants of the launcher or, if
+    /// a rule found the target, of any recipient.
     pub(super) fn would_end_others(
         &self,
         recipients: &[HeldProcess],

@@ -1,7 +1,7 @@
 //! Decides whether a process can be parked. Anything unknown is a reason not to.
 //!
-//! The driver reports most of these cases late or not at all, and can then lose the process's CUDA state. The plan and
-//! the helper perform the same checks, the helper immediately before the first call.
+//! The driver detects most obstacles late or not at all, and can then lose the process's CUDA state. The plan and the
+//! helper perform the same checks, the helper immediately before the first call.
 
 use std::fs;
 
@@ -19,26 +19,27 @@ use crate::units::{Bytes, GIB, MIB};
 
 /// First driver with the checkpoint functions.
 const FIRST_DRIVER: u32 = 570;
-/// Amount of used memory that belongs to no process above which it may be managed memory, which cannot be parked.
+/// Amount of unattributed memory at or above which it may be managed memory, which cannot be parked.
 const MANAGED_BYTES: u64 = 256 * MIB;
 /// Host memory that must remain available after parking.
 const MARGIN_BYTES: u64 = GIB;
 /// Parts of the paths of mapped files that show a profiler or debugger.
 const PROFILERS: [&str; 4] =
     ["libToolsInjection", "libTreeLauncher", "libcudadebugger", "cuda-gdb"];
-/// Variables that make the driver load a profiler or debugger into a CUDA program.
+/// Environment variables that make the driver load a profiler or debugger into a CUDA program.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 /// The profiling interface. PyTorch, JAX and TensorFlow load it without using it.
 const CUPTI: &str = "/libcupti.so";
-/// Beginnings of the paths of mapped files that processes of one job share.
+/// Parts of the paths of mapped files that processes of one job share.
 const SHARED: [&str; 4] = ["/dev/shm/nccl-", "/dev/shm/cuda.shm", "/dev/shm/torch_", "/memfd:cuda"];
-/// Variables with the number of processes of a distributed run.
+/// Environment variables that contain the number of processes of a distributed run.
 const RUN_SIZES: [&str; 4] =
     ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"];
-/// Devices that exist only in confidential virtual machines. Confidential computing on a GPU requires one.
+/// Devices that exist only in confidential virtual machines. Confidential computing on a GPU requires such a virtual
+/// machine.
 const CONFIDENTIAL: [&str; 3] = ["sev-guest", "tdx_guest", "tdx-guest"];
 
-/// Returns the reasons why a process cannot be parked. If there are none, it can. A process that is parked to be ended
+/// Returns the reasons why a process cannot be parked, or an empty list if it can. If `is_ending` is set, the process
 /// may be working.
 pub fn find_obstacles(
     settings: &ParkSettings,
@@ -89,7 +90,8 @@ pub fn held(pid: u32, snapshot: &Snapshot) -> Option<Vec<ParkedGpu>> {
     snapshot.gpus.iter().all(is_read).then_some(found)
 }
 
-/// Returns why a process is working, or `None` if NVML shows that it is idle.
+/// Returns evidence that a process is working or may be working, according to NVML and its notebook server. Returns
+/// `None` if it is idle.
 pub fn work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     for (gpu, row) in rows(pid, snapshot) {
         let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
@@ -97,7 +99,7 @@ pub fn work(pid: u32, snapshot: &Snapshot) -> Option<String> {
         if let Some(percent @ 1..) = engines.into_iter().flatten().max() {
             return Some(format!("it works on GPU {index} ({percent}%)"));
         }
-        // Without a value for the process, an idle GPU shows that it is idle.
+        // If NVML reports no value for the process, an idle GPU proves that the process is idle.
         if row.sm_percent.or(gpu.gpu_percent) != Some(0) {
             return Some(format!("NVML does not report whether it works on GPU {index}"));
         }
@@ -113,7 +115,8 @@ fn has_functions(snapshot: &Snapshot) -> bool {
     major.is_some_and(|major| major >= FIRST_DRIVER)
 }
 
-/// Returns whether to suggest `gpumem park` for a notebook: whether a snapshot shows nothing that always prevents it.
+/// Returns whether to suggest `gpumem park`. The process must be a notebook kernel, and the snapshot must not show a
+/// permanent obstacle.
 pub fn is_suggested(process: &Process, snapshot: &Snapshot) -> bool {
     let can_hold = |(gpu, row): (&Gpu, &GpuProcess)| {
         gpu.mig_mode != Some(true) && row.kind == ProcessType::Compute
@@ -162,7 +165,7 @@ impl ParkCheck<'_> {
         let is_own = process.uid == Some(rustix::process::geteuid().as_raw());
         let may_trace = || read_rights(&self.roots.proc).can_trace == Some(true);
         let state = process.live_state();
-        // Without cgroup v2, the kernel does not show the state of freezing.
+        // Without cgroup v2, the kernel does not report whether a cgroup is frozen.
         let cgroups = self.roots.root.join("sys/fs/cgroup/cgroup.controllers");
         let may_be_frozen = process.cgroup.is_some() && process.frozen.is_none();
         let mut records = self.records.iter();
@@ -283,7 +286,7 @@ fn reasons<const N: usize>(table: [(bool, &str); N]) -> Vec<String> {
     applies.map(|(_, reason)| reason.to_owned()).collect()
 }
 
-/// Returns whether the environment numbers the ranks of a run with several processes, perhaps on other machines.
+/// Returns whether the environment shows a run of several processes, perhaps on other machines.
 fn has_ranks(process: &Process) -> bool {
     let size = |name: &&str| process.environment.as_deref()?.get(*name)?.parse::<u32>().ok();
     RUN_SIZES.iter().filter_map(size).any(|size| size > 1)

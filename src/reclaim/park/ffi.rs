@@ -1,9 +1,9 @@
 //! The CUDA driver's checkpoint functions, which move a process's GPU state to host memory and back.
 //!
 //! The functions cross a C ABI, so this is the only file in `park` that contains `unsafe`. They are declared here,
-//! because their argument structs follow the driver that is found at run time: in all versions since 12.8, each has 64
-//! bytes, and unused bytes must be 0 (`cuda.h` of 12.8 to 13.5). Only the helper process calls them, because a call can
-//! hang, and can fault in libcuda if the target exits (CRIU issue 3076). This module decides nothing; see `helper`.
+//! because the driver is found at run time. In `cuda.h` of 12.8 to 13.5, each argument struct has 64 bytes, and unused
+//! bytes must be 0. Only the helper process calls them, because a call can hang, and can fault in libcuda if the target
+//! exits (CRIU issue 3076). This module decides nothing; see `helper`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -13,7 +13,8 @@ use libloading::Library;
 use crate::host::has_gained_rights;
 use crate::model::process::ParkState;
 
-/// Overrides [`LIBRARY`]. Ignored if gpumem has rights that its caller lacks, because the library would gain them.
+/// Environment variable that overrides [`LIBRARY`]. Ignored if gpumem has privileges that its caller lacks, because the
+/// caller's library would gain them.
 const VARIABLE: &str = "GPUMEM_CUDA_LIBRARY";
 const LIBRARY: &str = "libcuda.so.1";
 /// Version of the driver's interface (CUDA 12.8, driver 570) in which the functions appeared.
@@ -37,7 +38,7 @@ pub struct CudaError {
 
 const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
-/// The work of the process on the GPU did not end in time for a lock.
+/// The GPU work of the process did not end within the time limit of a lock.
 pub const NOT_READY: c_int = 600;
 
 fn meaning(code: c_int) -> &'static str {
@@ -63,11 +64,11 @@ struct Arguments([u8; 64]);
 pub struct Cuda(Library);
 
 impl Cuda {
-    /// Loads the driver's library. Returns why parking is impossible if the driver is too old or lacks a function.
+    /// Loads the driver's library. Returns the reason if the library cannot be loaded, is too old, or lacks a function.
     pub fn load() -> Result<Self, String> {
         let chosen = std::env::var_os(VARIABLE).filter(|_| !has_gained_rights());
-        // SAFETY: loading runs the library's constructors. It is the installed driver, or the library that the caller
-        // chose and could load into any program of theirs.
+        // SAFETY: loading runs the library's constructors. It is the installed driver, or a library that the caller
+        // chose and could load into any of their own programs.
         let library = unsafe { Library::new(chosen.unwrap_or_else(|| LIBRARY.into())) }
             .map_err(|error| format!("the CUDA driver cannot be loaded: {error}"))?;
         for name in [INIT, GET_VERSION, RESTORE_THREAD, STATE, LOCK, CHECKPOINT, RESTORE, UNLOCK] {
@@ -86,14 +87,15 @@ impl Cuda {
         }
     }
 
-    /// Initialises the driver in this process, as a restore requires. Creates no context, which would take memory of
-    /// the GPU.
+    /// Initialises the driver in this process, as a restore requires. Creates no context, because a context would take
+    /// GPU memory.
     pub fn init(&self) -> Result<(), CudaError> {
         // SAFETY: the function has this type in `cuda.h`, and the flags must be 0.
         unsafe { self.call::<c_uint>(INIT, 0) }
     }
 
-    /// Returns the thread of the process that performs operations. Fails if the process does not use CUDA.
+    /// Returns the ID of the thread with which the process performs checkpoint operations. Fails if the process does
+    /// not use CUDA.
     pub fn restore_thread(&self, pid: u32) -> Result<u32, CudaError> {
         let mut thread: c_int = 0;
         // SAFETY: the function has this type in `cuda.h`, and fills `thread`.
@@ -115,12 +117,12 @@ impl Cuda {
         })
     }
 
-    /// Blocks the process's CUDA calls once its work has ended. If that takes longer than `timeout_ms`, fails with
-    /// [`NOT_READY`] and leaves the process running.
+    /// Blocks new CUDA calls of the process, and waits until its GPU work has ended. If that takes longer than
+    /// `timeout_ms`, fails with [`NOT_READY`] and leaves the process running.
     pub fn lock(&self, pid: u32, timeout_ms: u32) -> Result<(), CudaError> {
         let mut arguments = Arguments([0; 64]);
         arguments.0[..4].copy_from_slice(&timeout_ms.to_ne_bytes());
-        // SAFETY: the arguments have the size, the alignment and the zeroed reserve that `cuda.h` requires.
+        // SAFETY: the arguments have the size, the alignment and the zeroed reserved bytes that `cuda.h` requires.
         unsafe { self.call_for(LOCK, pid, &mut arguments) }
     }
 
@@ -152,7 +154,7 @@ impl Cuda {
         })
     }
 
-    /// Calls a function of a process.
+    /// Calls a function on a process.
     ///
     /// # Safety
     ///

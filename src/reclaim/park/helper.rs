@@ -1,9 +1,10 @@
-//! The helper: a process that performs one operation of the CUDA driver on another process.
+//! The helper: a process that performs one [`ParkOperation`] on another process.
 //!
-//! No time limit kills the helper, because an interrupted call can leave the process locked. It ignores the signals of
-//! a terminal, runs in its own session, and finishes if gpumem exits. Each step is in the journal before it happens. If
-//! a call fails, the helper asks the driver for the state and undoes a lock. A pidfd, opened before the first call,
-//! shows whether the process has exited, because the driver's functions take a pid.
+//! No time limit kills the helper, because an interrupted call can leave the process locked. It blocks the signals of a
+//! terminal, runs in its own session, and finishes even if gpumem exits. Each call that changes the process is in the
+//! journal before it is made. If a call fails, the helper queries the driver for the state, and undoes the lock of a
+//! park. The driver's functions take a pid, so a pidfd, opened before the first call, shows whether the process has
+//! exited.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,14 +28,16 @@ use crate::source::live::Live;
 use crate::source::nvml::NvmlOptions;
 use crate::units::{Bytes, MIB};
 
-/// Time limit of a lock, in which the process's work on the GPU must end.
+/// Time limit of a lock, in milliseconds. The GPU work of the process must end within this time.
 const LOCK_MS: u32 = 10_000;
 /// How long NVML may take to show the effect of a call.
 const EFFECT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(200);
-/// Memory that must be free in addition to what is restored. A restore that fails for lack of memory cannot be repeated.
+/// Memory that must be free in addition to what is restored. A restore that fails for lack of memory can rarely be
+/// repeated.
 const SPARE_BYTES: u64 = 512 * MIB;
-/// Maximum decrease of the free memory between the two checks. A process that allocates more would take the memory.
+/// Maximum decrease of the free memory between the two checks. A larger decrease means that another process is
+/// allocating the memory.
 const TAKEN_BYTES: u64 = 64 * MIB;
 
 /// Performs the request in the arguments, if they are those of a helper. Returns whether they are.
@@ -46,7 +49,7 @@ pub fn run_if_requested(arguments: impl Iterator<Item = OsString>) -> bool {
     let request: Option<ParkRequest> =
         arguments.next().and_then(|text| serde_json::from_str(text.to_str()?).ok());
     let answer = match request {
-        // Every user who may start such a gpumem could use its rights.
+        // Every user who can start a gpumem with file capabilities could otherwise use its privileges.
         Some(_) if has_gained_rights() => {
             refuse("gpumem parks only with the rights of its caller, not with file capabilities")
         }
@@ -58,12 +61,12 @@ pub fn run_if_requested(arguments: impl Iterator<Item = OsString>) -> bool {
         None => refuse("the helper is started only by gpumem itself"),
     };
     let answer = answer.unwrap_or_else(|answer| answer);
-    // Nobody reads the answer if gpumem has exited. The journal contains the result.
+    // If gpumem has exited, no process reads the answer. The journal contains the result.
     let _ = serde_json::to_vec(&answer).map(|text| io::stdout().write_all(&text));
     true
 }
 
-/// The answer after success, or after a step that ended the operation.
+/// The answer, as `Err` if a step ended the operation early.
 type Answer = Result<ParkAnswer, ParkAnswer>;
 
 fn refuse<T>(text: impl ToString) -> Result<T, ParkAnswer> {
@@ -71,7 +74,7 @@ fn refuse<T>(text: impl ToString) -> Result<T, ParkAnswer> {
 }
 
 fn isolate() {
-    // Ignore the errors: without the privilege, the OOM score stays, and a session leader stays one.
+    // Ignore errors. Lowering the OOM score requires a privilege, and a process group leader cannot create a session.
     let _ = rustix::process::setsid();
     let _ = std::fs::write("/proc/self/oom_score_adj", "-500");
     let mut signals = SigSet::empty();
@@ -136,7 +139,7 @@ struct Operation<'a> {
 impl Operation<'_> {
     fn park(&mut self) -> Answer {
         let is_ending = self.request.operation == ParkOperation::ParkToEnd;
-        // No other helper may count on the same host memory.
+        // Prevent other helpers from counting on the same host memory.
         let memory_lock = Claims::of_machine().lock_parks().or_else(refuse)?;
         let snapshot = self.sample()?;
         let obstacles = find_obstacles(&self.request.settings, &snapshot, self.pid, is_ending);
@@ -176,7 +179,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Returns why the process must not be parked after all: since the lock it is a different one, works or has grown.
+    /// Checks the process again after the lock. Returns why it must not be parked: the pid belongs to another process,
+    /// or the process is working or has allocated memory.
     fn find_change(&mut self, is_ending: bool) -> Option<String> {
         let snapshot = match self.sample() {
             Ok(snapshot) => snapshot,
@@ -255,7 +259,7 @@ impl Operation<'_> {
     fn ask_state(&mut self) -> Answer {
         let state = self.cuda.state(self.pid);
         let failure = state.as_ref().err().map(CudaError::to_string);
-        // The lock shows that no helper is at work, so the last one has died.
+        // This helper holds the lock, so no other helper is running, and the last one has died.
         if self.record.as_ref().is_some_and(|record| record.state() == ParkState::Unknown) {
             let known = state.clone().unwrap_or(ParkState::Unknown);
             let why = failure.clone().unwrap_or("an earlier operation was interrupted".to_owned());
@@ -283,7 +287,7 @@ impl Operation<'_> {
         }
         let result = call(&self.cuda, self.pid);
         if self.control.has_exited(self.handle) {
-            // If another process has the pid now, the lock must not stay.
+            // The pid may belong to another process now, which must not stay locked.
             if step == ParkStep::Locking && result.is_ok() {
                 let _ = self.cuda.unlock(self.pid);
             }
@@ -306,8 +310,8 @@ impl Operation<'_> {
         Err(self.recover(&why, false))
     }
 
-    /// Undoes a lock, and describes the state in which a failure has left the process. `is_harmless` is set if the
-    /// process only worked.
+    /// Undoes the lock of a park, and describes the state in which a failure has left the process. `is_harmless` means
+    /// that the process was only working or had changed.
     fn recover(&mut self, why: &str, is_harmless: bool) -> ParkAnswer {
         let was_parking = self.request.operation != ParkOperation::Unpark;
         let mut state = self.cuda.state(self.pid);
@@ -389,8 +393,8 @@ impl Operation<'_> {
         Ok(self.live.insert(live).sample())
     }
 
-    /// Waits until NVML shows a wanted number of bytes for the process. Returns the number in the last sample, or `None`
-    /// if it is unknown.
+    /// Waits, at most for [`EFFECT`], until NVML shows a wanted number of bytes for the process. Returns the number in
+    /// the last sample, or `None` if it is unknown.
     fn wait_for_bytes(&mut self, is_wanted: impl Fn(u64) -> bool) -> Option<u64> {
         let start = Instant::now();
         loop {
@@ -442,7 +446,8 @@ fn find_gpu<'a>(parked: &ParkedGpu, snapshot: &'a Snapshot) -> Result<&'a Gpu, S
     gpu.ok_or_else(|| format!("GPU {}, which it used, cannot be read", parked.uuid))
 }
 
-/// Returns the free memory of each GPU. If it is not enough for a restore, returns who holds the memory.
+/// Returns the free memory of each GPU. If it is not enough for a restore, returns an error that names the largest
+/// holders.
 pub fn find_room(gpus: &[ParkedGpu], snapshot: &Snapshot) -> Result<Vec<u64>, String> {
     let room = |parked: &ParkedGpu| {
         let gpu = find_gpu(parked, snapshot)?;

@@ -1,9 +1,9 @@
 //! The journal: what gpumem has done with a process's GPU state.
 //!
-//! Each line is a [`ParkRecord`], and is on disk before the call that it announces. If the helper dies, the last
-//! complete line shows what had happened or was about to happen. Each user writes their own file for a process. A file
-//! counts only if it belongs to root or to the process's owner, and the newest line of both files counts. If [`SHARED`]
-//! exists, all users write there, so that root knows of each restore.
+//! Each line is a [`ParkRecord`]. The line for a call is on disk before the call is made. If the helper dies, the last
+//! complete line shows what had happened or was about to happen. Each user writes their own file for a process. gpumem
+//! ignores a file that belongs neither to root nor to the process's owner. If both have a file, the newer line counts.
+//! If [`SHARED`] exists, all users write there, so that root sees each restore.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -20,11 +20,12 @@ use crate::model::process::{ParkMark, ParkState};
 use crate::model::{Identity, Snapshot, Start, Time, json};
 use crate::reclaim::target::ProcessToPark;
 
-/// Maximum number of bytes at the end of a journal that are read, more than the longest line.
+/// Maximum number of bytes read from the end of a journal, more than the longest line.
 const READ_BYTES: u64 = 64 << 10;
-/// Directory in which all users write once root has parked a process. It is as short-lived as parked memory.
+/// Directory in which all users write once root has parked a process. Like parked memory, its content does not survive
+/// a reboot.
 pub const SHARED: &str = "/run/gpumem-park";
-/// All users may create files in [`SHARED`], but delete only their own.
+/// Mode of [`SHARED`]. All users can create files there, but can delete only their own.
 const SHARED_MODE: u32 = 0o1777;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ pub struct ParkedGpu {
     pub bytes: u64,
 }
 
-/// A step of the helper. Steps in `-ing` precede the call.
+/// A step of the helper. A step whose name ends in `-ing` is written before its call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkStep {
@@ -45,7 +46,7 @@ pub enum ParkStep {
     Restoring,
     Unlocking,
     Running,
-    /// The driver was asked for the state, because a call had failed or the helper had died.
+    /// The driver was queried for the state, because the operation had failed or the helper had died.
     Asked,
 }
 
@@ -60,12 +61,12 @@ pub struct ParkRecord {
     pub state_without_helper: ParkState,
     /// Why the last operation failed.
     pub failure: Option<String>,
-    /// Whether gpumem has ever begun to restore the process.
+    /// Whether a restore of the process has ever begun, perhaps by another program.
     pub was_restored: bool,
     pub boot_id: Arc<str>,
     /// Version of the driver, which must not change before the restore.
     pub driver_version: Arc<str>,
-    /// Memory of the process before the first call.
+    /// Memory of the process on each GPU before the first call.
     pub gpus: Vec<ParkedGpu>,
     pub process: ProcessToPark,
 }
@@ -84,8 +85,8 @@ impl ParkRecord {
         }
     }
 
-    /// Corrects the record with a snapshot: a process that NVML lists is not parked. Another program may have restored
-    /// it, or its owner before root's directory existed.
+    /// If the snapshot shows GPU memory of a parked process, marks the process as restored. Another program may have
+    /// restored it, or its owner may have restored it before [`SHARED`] existed.
     pub fn corrected(mut self, snapshot: &Snapshot) -> Self {
         let mut rows = snapshot.rows_of(self.process.pid);
         if self.state() == ParkState::Parked && rows.any(|row| row.used_bytes > Some(0)) {
@@ -119,8 +120,8 @@ pub fn start_ticks(pid: u32) -> io::Result<Option<u64>> {
 pub struct Journals(pub Vec<PathBuf>);
 
 impl Journals {
-    /// Returns the records of all processes that still exist, oldest first. Deletes the journals of other processes,
-    /// as far as the caller may.
+    /// Returns the records of all processes that still exist, oldest first. Deletes the journals of processes that no
+    /// longer exist, if permitted.
     pub fn read(&self) -> Vec<ParkRecord> {
         let roots = Roots::default();
         let mut records: Vec<ParkRecord> = Vec::new();
@@ -169,7 +170,7 @@ impl Journals {
         let path = folder.join(format!("{name}.{}.jsonl", user.as_raw()));
         let mut file = open_output(&path, OFlags::APPEND, 0o600)?;
         if user.is_root() {
-            // The owner can then restore what root has parked.
+            // Let the owner read the journal, so that the owner can restore a process that root has parked.
             file.set_permissions(Permissions::from_mode(0o644))?;
         }
         // A helper that was killed may have left an incomplete line, so each line begins with a line feed.
@@ -181,14 +182,14 @@ impl Journals {
         File::open(folder)?.sync_all()
     }
 
-    /// Returns the pids of the processes that are parked. NVML does not list them.
+    /// Returns the pids of the recorded processes that are not known to be running normally. NVML may not list them.
     pub fn parked_pids(&self) -> Vec<u32> {
         let mut records = self.read();
         records.retain(|record| record.state() != ParkState::Running);
         records.iter().map(|record| record.process.pid).collect()
     }
 
-    /// Sets `park` of each process in the journals.
+    /// Sets `park` for each process in the snapshot that has a journal.
     pub fn mark(&self, snapshot: &mut Snapshot) {
         for record in self.read() {
             let record = record.corrected(snapshot);
@@ -249,7 +250,7 @@ mod tests {
         journals.append(&record).unwrap();
         assert_eq!(journals.read(), [record.clone()]);
         assert_eq!(record.state(), ParkState::Unknown);
-        // The helper is still at work, until it writes its last step.
+        // The operation is in progress until the helper writes its last step.
         record.helper.1 = record.process.start_ticks;
         assert_eq!(record.state(), ParkState::InProgress);
         (record.step, record.state_without_helper) = (ParkStep::Parked, ParkState::Parked);
@@ -264,7 +265,7 @@ mod tests {
         record.failure = Some("x".to_owned());
         journals.append(&record).unwrap();
         assert_eq!(journals.read(), [record.clone()]);
-        // An older line in another directory, such as the owner's, does not replace it.
+        // An older line in another directory, such as the owner's, does not replace the newer line.
         let other = Journals(vec![folder.path().join("other")]);
         let older = ParkRecord { time: Time::default(), was_restored: false, ..record.clone() };
         other.append(&older).unwrap();

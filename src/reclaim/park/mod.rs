@@ -1,8 +1,9 @@
 //! Parks processes: moves the GPU state of a living process to host memory, and later restores it.
 //!
-//! [`check`] decides whether a process can be parked. [`helper`] performs an operation in a process of its own, which
-//! no time limit kills and which finishes even if gpumem exits. [`journal`] records each step before it happens, and
-//! `ffi` contains the driver's functions. This file starts the helper and waits for its answer. It prints nothing.
+//! [`check`] decides whether a process can be parked. [`helper`] performs an operation in a separate process. No time
+//! limit kills this process, and it finishes even if gpumem exits. [`journal`] records each call that changes a process
+//! before the call is made. `ffi` contains the driver's functions. This file starts the helper and waits for its
+//! answer. It prints nothing.
 
 pub mod check;
 mod ffi;
@@ -31,12 +32,12 @@ use crate::units::{Span, without_error_numbers};
 
 /// Argument that makes gpumem a helper, followed by the [`ParkRequest`].
 const ARGUMENT: &str = "park-helper";
-/// Bytes that an H100 moves each second. The host's pageable memory and one thread limit the rate.
+/// Bytes that an H100 moves per second. The limits are a single copying thread and pageable host memory.
 const BYTES_PER_SECOND: u64 = 5_000_000_000;
 /// How long to wait for the driver to report the state of a process.
 const STATE_TIME: Duration = Duration::from_secs(15);
 
-/// Where the helper finds NVML and the journals.
+/// Paths and limits that the helper and the checks use.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ParkSettings {
     pub journals: Journals,
@@ -65,14 +66,14 @@ impl ParkSettings {
 #[serde(rename_all = "snake_case")]
 pub enum ParkOperation {
     Park,
-    /// Parks a process that is then ended. It may be working.
+    /// Parks a process that is then ended. The process may be working.
     ParkToEnd,
     Unpark,
-    /// Asks the driver for the state. Writes it to the journal if the process is in one.
+    /// Queries the driver for the state. Writes the state to the journal if the journal does not show it.
     AskState,
 }
 
-/// What the helper is to do, and with which process.
+/// An operation for the helper, with its process and settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ParkRequest {
     operation: ParkOperation,
@@ -88,9 +89,9 @@ pub enum ParkResult {
     Running,
     /// Nothing was done.
     Refused,
-    /// The process was working, and runs.
+    /// The process was working, and keeps running.
     Busy,
-    /// Too little memory is free on its GPUs. The process stays parked.
+    /// Too little memory is free on the GPUs, or another process is claiming it. The process stays parked.
     NoRoom,
     /// The operation failed. The text says what state the process is in.
     Failed,
@@ -98,13 +99,14 @@ pub enum ParkResult {
     Late,
 }
 
-/// Answer of the helper. The text has no subject and no full stop.
+/// Answer of the helper. The text does not name the process and has no full stop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ParkAnswer {
     pub result: ParkResult,
     pub text: String,
-    /// Bytes that were moved, and how long the operation took.
+    /// Bytes that were moved; 0 unless a park or an unpark succeeded.
     pub bytes: u64,
+    /// Duration of the operation, in milliseconds; 0 unless a park or an unpark succeeded.
     pub ms: u64,
 }
 
@@ -168,7 +170,7 @@ pub fn perform(operation: ParkOperation, process: &ProcessToPark) -> ParkAnswer 
     answer.unwrap_or_else(|error| ParkAnswer::refused(format!("cannot start the helper: {error}")))
 }
 
-/// Returns about how long it takes to move the bytes, in one direction.
+/// Estimates how long it takes to move the bytes in one direction.
 pub fn estimate(bytes: u64) -> Span {
     Span(Duration::from_secs(bytes.div_ceil(BYTES_PER_SECOND).max(1)))
 }
@@ -178,7 +180,7 @@ pub fn timeout(bytes: u64) -> Duration {
     (estimate(bytes).0 * 4 + Duration::from_secs(30)).max(Duration::from_secs(60))
 }
 
-/// Returns all records. Asks the driver for states that the journals do not show.
+/// Returns all records. Queries the driver for states that the journals do not show.
 pub fn read_records(settings: &ParkSettings) -> Vec<ParkRecord> {
     let records = settings.journals.read();
     let is_unknown = |record: &&ParkRecord| record.state() == ParkState::Unknown;
@@ -192,8 +194,8 @@ pub fn read_records(settings: &ParkSettings) -> Vec<ParkRecord> {
     }
 }
 
-/// Refuses each target that cannot be parked. Queries the driver, but does not change any process. Returns how many
-/// targets a plan was to park.
+/// Refuses each target that the plan would park but that cannot be parked. Queries the driver, but does not change any
+/// process. Returns how many targets the plan would have parked.
 pub fn check_parks(plan: &mut Plan, snapshot: &Snapshot) -> usize {
     let Some(settings) = ParkSettings::current() else { return 0 };
     read_records(settings);

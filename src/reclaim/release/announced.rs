@@ -18,7 +18,7 @@ use crate::reclaim::process_control::{
 
 /// Environment variable in which a process announces its release signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Signals that can be announced. By default, their meaning is up to each program.
+/// Signals that can be announced. Programs commonly define their own handlers for them.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {

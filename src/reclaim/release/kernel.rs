@@ -1,11 +1,11 @@
 //! Asks a Jupyter kernel to release memory. A recipe is sent over the kernel's shell channel, and the kernel
 //! evaluates it.
 //!
-//! The first request asks for information about the kernel. A kernel that is running a cell does not answer and is
-//! left alone, because a later request could not be withdrawn and would run after the cell. Then, one silent request
-//! without code evaluates one expression (`advice::recipe`). The expression does nothing after its deadline, so it
-//! cannot delay a cell that starts in between. The notebook's output, history, counters and names stay the same. The
-//! server counts the request as activity, so the report contains the time of the request.
+//! The first request asks for information about the kernel. A kernel that is running a cell does not answer and is left
+//! alone. A second request could not be withdrawn and would run after the cell. Then, one silent request without code
+//! evaluates one expression (`advice::recipe`). The expression does nothing after its deadline, so it cannot delay a
+//! cell that starts in between. The notebook's output, history, counters and names stay the same. The server counts the
+//! request as activity, so the report contains the time of the request.
 //!
 //! The control channel and subshells are never used, because with them the server shows a kernel as idle while a cell
 //! is running.
@@ -24,8 +24,8 @@ use crate::model::{Process, Snapshot};
 /// Time limit for the first answer. An idle kernel answers within about 5 ms, or later if the machine is busy.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// The last part of the time limit, one divided by this number, is reserved for the answer. The recipe must start
-/// earlier.
+/// The last part of the time limit is reserved for the answer, so the recipe must start earlier. That part is the time
+/// limit divided by this number.
 const ANSWER_SHARE: u32 = 4;
 
 /// Returns the release request for a kernel, or the reason why the kernel cannot be asked. Returns `None` if the

@@ -1,7 +1,7 @@
 //! Makes processes release memory and keep running.
 //!
-//! This file contains the data types and lists the methods. Each method is a module with two functions.
-//! `find` checks in a snapshot whether a process supports the method. `ask` verifies that the process is idle and, if
+//! This file contains the data types and lists the methods. Each method is a module with two functions. `find` checks
+//! in a snapshot whether a process supports the method. `ask` verifies that the process can be asked now and, if
 //! `is_deed` is set, sends the request, which can take seconds. `ask` therefore runs on a separate thread.
 //! `step::release` decides when a release is done, and whether NVML shows an effect.
 
@@ -157,8 +157,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
 }
 
 /// If the process is using a GPU, returns the reason not to run the release code in its kernel now. Freeing memory
-/// waits for running CUDA kernels, so a CUDA kernel that hangs would block the process forever. If the driver does
-/// not report the process's use, the GPU's use decides.
+/// waits for running GPU work, so GPU work that hangs would block the process forever. If the driver does not report
+/// the process's use, the GPU's use decides.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -194,7 +194,7 @@ impl PlannedTarget {
         Self { target, proved: None, outcome: None }
     }
 
-    /// Returns whether the plan must still be carried out for the target: a probe did not determine the outcome.
+    /// Returns whether the plan must still be carried out for the target, because the outcome is not known yet.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }

@@ -1,4 +1,4 @@
-//! Creates notices about findings, chooses when and to whom they are sent, and retries failed deliveries.
+//! Creates notices about findings, chooses their recipients and times, and retries failed deliveries.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ const SCHEMA: &str = "gpumem.notice/1";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeKind {
-    /// The finding leads to no action.
+    /// No process will be ended or parked.
     Found,
-    /// The finding's process is going to be ended.
+    /// The finding's process will be ended or parked.
     Warning,
     LastWarning,
 }
@@ -34,7 +34,7 @@ pub struct Notice {
     pub time: Time,
     pub host: Option<Arc<str>>,
     pub uid: Option<u32>,
-    /// When the process will be ended, unless the finding ends earlier. `None` if the process will not be ended.
+    /// When the process will be ended or parked, unless the finding ends earlier. `None` if neither will happen.
     pub acts_at: Option<Time>,
     /// The command that brings the memory back, if the process will be parked and not ended.
     pub restore: Option<String>,

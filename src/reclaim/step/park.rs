@@ -16,7 +16,7 @@ use crate::units::Bytes;
 /// The step waits this many seconds longer than the requesting thread, so that the thread's time limit expires first.
 const SLACK_SECONDS: f64 = 5.0;
 
-/// Returns the step that parks a process. Returns `None` if the owner or the start of the process is unknown.
+/// Returns the step that parks a process. Returns `None` if the owner or the start time of the process is unknown.
 pub(in crate::reclaim) fn step(
     process: &Process,
     snapshot: &Snapshot,
@@ -36,8 +36,8 @@ pub(in crate::reclaim) fn step(
     Some(Step::Park { process, to_end })
 }
 
-/// Returns the step that parks a process before it is ended, if it was ever restored. Killing a restored process has hung
-/// whole machines with the open kernel modules of driver 595 (NVIDIA/cuda-checkpoint issue 53).
+/// Returns the step that parks a process before it is ended, if it was ever restored. Killing a restored process has
+/// hung whole machines with the open kernel modules of driver 595 (NVIDIA/cuda-checkpoint issue 53).
 pub(super) fn before_end(process: &Process, snapshot: &Snapshot) -> Option<Step> {
     let mark = process.park.as_deref()?;
     let must_park = mark.was_restored && mark.state == ParkState::Running;
@@ -72,7 +72,7 @@ pub(super) fn request(
     state.request(deed, Request::Park { process: process.clone(), to_end }, context)
 }
 
-/// Parks the process. Can take as long as [`timeout`] says.
+/// Parks the process. Can take up to [`timeout`].
 pub(super) fn perform(process: &ProcessToPark, to_end: bool) -> ParkAnswer {
     park::perform(if to_end { ParkOperation::ParkToEnd } else { ParkOperation::Park }, process)
 }
@@ -97,7 +97,7 @@ pub(super) fn effect(
     let why = why.into();
     StepEffect::Ends(match result {
         ParkResult::Parked if to_end => {
-            // An older snapshot can still show that the helper is at work.
+            // An older snapshot can still show the park as in progress.
             let is_shown = state.answered.is_some_and(|done| context.input.snapshot.time > done);
             return if is_shown { StepEffect::Over } else { StepEffect::Pending };
         }

@@ -1,7 +1,7 @@
 //! The step that asks a process to release memory and keep running; see [`crate::reclaim::release`].
 //!
-//! Success is measured with NVML: the memory that it lists for the target must drop, and stay low in three samples
-//! after the process reports success.
+//! Success is measured with NVML: the memory that NVML lists for the target must drop, and stay low in three samples
+//! after the answer.
 
 use super::{FamilyInput, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot, Time};

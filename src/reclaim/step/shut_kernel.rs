@@ -1,9 +1,8 @@
 //! The step that asks a notebook server to shut down a kernel without restarting it.
 //!
-//! Before the request, the step checks again the start time of the process, the kernel's command line, the parent if
-//! it is a server, and the state that the server reports for the kernel. A mismatch is an error. If a
-//! running server could restart the kernel, the kernel is left alone, because signals would not help. If the server
-//! is gone, the act continues with signals.
+//! Before the request, the step checks the kernel again: the start time of its process, its command line, its parent if
+//! that is a server, and its state at the server. A mismatch is an error. If a running server could restart the kernel,
+//! the kernel is left alone, because signals would not help. If the server is gone, the act continues with signals.
 //!
 //! The step can take seconds and reads users' files, which can hang, so
 //! [`PidfdControl`](crate::reclaim::PidfdControl) runs it on a separate thread. Answers and errors never contain the

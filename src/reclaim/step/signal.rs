@@ -80,7 +80,8 @@ pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) 
     format!("{signal}{and} to {recipients}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes, starting with the youngest process.
+/// Sends a signal to the recipients, youngest first. Stopped recipients that need SIGCONT to handle the signal get both
+/// signals after the others.
 ///
 /// Processes are not stopped before they are killed. If the leader of a process group ended while other members were
 /// stopped, the kernel would send SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
@@ -120,7 +121,7 @@ pub(super) fn send(
         state.note(LedgerEvent::Intended(deed.clone()), context)?;
         let mut failures = Vec::new();
         for held in batch {
-            // After a failure, the process gets no further signal.
+            // After a failure, the process gets no more signals.
             let control = &mut *context.control;
             let sent = signals.iter().try_for_each(|&signal| control.signal(held.handle, signal));
             if let Err(error) = sent {

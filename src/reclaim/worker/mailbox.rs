@@ -1,4 +1,4 @@
-//! The mailbox between the screen and its worker, neither of which waits for the other.
+//! The mailbox through which the screen sends requests to its worker. Sending never waits for the worker.
 //!
 //! A new request replaces an unread request of the same kind, because only the newest sample or query matters. If
 //! /proc or a disk blocks the worker for an hour, the worker then finds only the newest sample. Requests to leave or

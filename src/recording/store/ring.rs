@@ -39,7 +39,7 @@ const LEVEL: i32 = 3;
 /// Limits of a store. The current segment is never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// Maximum age of the end of a segment, compared with the latest snapshot. Older segments are removed.
+    /// A segment is removed if it ended longer than this before the latest snapshot.
     pub max_age: Duration,
     /// Maximum total size. The oldest segments are removed before the store exceeds this size.
     pub max_bytes: u64,
@@ -76,8 +76,8 @@ impl Access {
     }
 }
 
-/// Writes a store, which has at most one writer. If writing fails, only complete frames stay in the store, and the next
-/// call tries again.
+/// Writes a store, which has at most one writer. If writing fails, the incomplete frame is removed if possible, and the
+/// next call tries again.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
@@ -292,7 +292,7 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // A segment ends when the next one begins or, if the writer paused, at its maximum time span.
+        // A segment ends when the next one begins or, if the writer paused, after the maximum time span.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);

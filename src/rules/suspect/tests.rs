@@ -367,7 +367,7 @@ fn a_kept_process_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // Values of `GPUMEM_KEEP` that are expired, invalid or empty.
+        // Values of `GPUMEM_KEEP` that have expired, mean no, or are empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),

@@ -32,7 +32,7 @@ pub(super) struct Calls {
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
     pub(super) errors: Vec<ReadError>,
-    /// Set if the GPU no longer answers. No further values are requested in this sample.
+    /// Set if the GPU no longer answers. No more values are requested in this sample.
     pub(super) lost: Option<Code>,
     pub(super) driver_gone: Option<Code>,
 }
@@ -75,7 +75,8 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number. Returns `None` if the number is not available, or exceeds `max`, which is impossible.
+    /// Makes a call for a number. Returns `None` if the number is not available, or if it exceeds `max` and is
+    /// therefore impossible.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -160,7 +161,7 @@ impl Calls {
         self.unsupported.clear();
     }
 
-    /// Returns whether no further values are requested in this sample.
+    /// Returns whether no more values are requested in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }

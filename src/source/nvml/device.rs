@@ -306,7 +306,7 @@ impl DeviceReader {
             .map(watts);
         facts.fan_percent =
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
-        // A silent GPU was not asked, so its settings are still missing.
+        // If the GPU is lost or the driver is gone, some settings were not requested.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
@@ -383,8 +383,8 @@ impl DeviceReader {
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. Returns an error with the
-    /// reason if NVML does not offer the figures for this GPU to this user, and `Ok(None)` if it fails otherwise.
+    /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. Returns the reason as an error
+    /// if NVML does not provide the values for this GPU or this user. Returns `Ok(None)` after any other failure.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         let Self { nvml, handle, calls, facts, only_v1_answers, whole, .. } = self;
         let device = &handle.device(nvml);

@@ -1,10 +1,11 @@
 //! NVML calls that nvml-wrapper lacks or gets wrong, made through the library that it has loaded.
 //!
-//! These calls cross a C ABI, so this is the only file in `nvml` that contains `unsafe`. The calls are memory info v1
-//! (for drivers before R510 and WSL), the instance ids of MIG devices, process lists whose records differ in size
-//! from the header, and process utilization in a single call. This file also stores the handle of a device without
-//! borrowing the library, so that the handle can move between threads. Each function takes a live [`Device`], so NVML
-//! is initialised and the handle is valid. Each buffer has room for everything that the driver can write.
+//! These calls cross a C ABI, so this is the only file in `nvml` that contains `unsafe`. The calls return memory info
+//! v1 (for drivers before R510 and WSL), the instance ids of MIG devices, the NUMA node, and the utilization of some
+//! video engines. Other calls return process lists whose records differ in size from the header, and process
+//! utilization in a single call. This file also stores the handle of a device without borrowing the library, so that
+//! the handle can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is
+//! valid. Each buffer has room for everything that the driver can write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};

@@ -1,7 +1,7 @@
 //! Reads one GPU on a thread, and keeps its last reading.
 //!
-//! Each GPU has a separate thread, so that a GPU that hangs does not delay the others. A thread gets no further
-//! request before it has answered the last one.
+//! Each GPU has a separate thread, so that a GPU that hangs does not delay the others. A thread gets no new request
+//! until it has answered the last one.
 
 use std::io;
 use std::path::Path;

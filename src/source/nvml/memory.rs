@@ -1,6 +1,6 @@
 //! Reads the memory of GPUs and MIG devices, and determines the memory of the whole GPU. Since R615, if gpumem is in a
-//! cgroup with a GPU memory limit, memory info v2 returns the figures within the limit. v1 always returns those of the
-//! GPU.
+//! cgroup with a GPU memory limit, memory info v2 describes only the memory within the limit. v1 always describes the
+//! whole GPU.
 
 use nvml_wrapper::{Device, Nvml};
 

@@ -1,11 +1,12 @@
 //! Reads the MIG devices of one GPU: their handles, identity, memory and processes.
 //!
 //! While MIG is enabled, only privileged callers can read the memory and the process lists of the whole GPU. A caller
-//! with access to a MIG device can read those of the device (nvml.h, notes on these calls). Handles are looked up once,
-//! and again after a handle fails or the GPU's settings are read: destroying an instance makes its handle invalid, and
-//! the driver can reuse the handle for another instance. On a GPU without MIG, this module makes no calls.
+//! with access to a MIG device can read the device's memory and process lists (nvml.h, notes on these calls). Handles
+//! are looked up once, and again after a handle fails or the GPU's settings are read: destroying an instance makes its
+//! handle invalid, and the driver can reuse the handle for another instance. On a GPU without MIG, this module makes no
+//! calls.
 //!
-//! `device` merges the results into those of the GPU, and `calls` makes the calls.
+//! `device` adds the results to the GPU's, and `calls` makes the calls.
 
 use std::sync::Arc;
 

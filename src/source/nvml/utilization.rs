@@ -14,7 +14,7 @@ use crate::model::snapshot::GpuProcess;
 
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// Maximum interval at which a driver takes samples. It is 1/6 s to 1 s, depending on the product (`nvml.h`,
+/// Longest sampling period of a driver. The period is 1/6 s to 1 s, depending on the product (`nvml.h`,
 /// `nvmlDeviceGetUtilizationRates`). The absence of samples in a shorter time proves nothing.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
@@ -116,9 +116,9 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Sets the utilization of each row since the last snapshot. If the new samples cover less than [`LONGEST_PERIOD`],
-    /// the peaks of the previous snapshots are included. On a GPU that may be partitioned by MIG, missing samples prove
-    /// nothing.
+    /// Sets the utilization of each row to its peak in the current interval. An interval ends when it covers
+    /// [`LONGEST_PERIOD`], so it can span several snapshots. Until then, a process without new samples keeps its peak
+    /// from the previous interval. On a GPU that may be partitioned by MIG, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let previous = self.previous.as_ref().filter(|_| !is_whole);

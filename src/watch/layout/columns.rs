@@ -94,7 +94,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// Formats the marked rows and, if rows are hidden, the visible range: `2 marked  1-12 of 40`.
+/// Formats the number of marked rows and, if the table needs scrolling, the visible range: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
     if !app.table.tagged.is_empty() {

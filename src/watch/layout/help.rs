@@ -47,9 +47,9 @@ const COLUMNS_MAX: u16 = 4;
 
 #[derive(Debug)]
 pub struct HelpLine {
-    /// Left column: a heading, or what is explained, such as a key. Empty on continuation and blank lines.
+    /// Left column: a heading, or the explained item, such as a key. Empty on continuation and blank lines.
     pub label: String,
-    /// `None` for a heading.
+    /// `None` for a heading and for a blank line.
     pub text: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl HelpPage {
     }
 }
 
-/// Returns the sections of the help. The section about the current context comes first.
+/// Returns the sections of the help. The sections about the current context come first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {

@@ -6,10 +6,10 @@
 //! | when | what is dropped |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | findings: 7, 4, 2 and 1 lines remain instead of 9 |
-//! | if a process would be hidden | the load of the host, and all charts |
-//! | if the GPUs exceed half of the space | the lines of all MIG devices |
+//! | if a process would be hidden | the load of the host, and the charts below the table |
+//! | if the GPUs exceed half of the rows above the findings or leave the table too few | the lines of all MIG devices |
 //! | | the lines of the GPUs: a grid of ever smaller cells remains, and finally one line with totals |
-//! | below 20 rows | the GPU heading, and the line with the table's filters |
+//! | below 20 rows | the load of the host, the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
 //! The header, the table heading, [`TABLE_ROWS_MIN`] table rows ([`TABLE_ROWS_ASIDE`] while the findings have the
@@ -31,9 +31,9 @@ use ratatui::layout::Rect;
 /// Minimum size for panels. A smaller screen shows a short text.
 pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
-/// Table rows that remain even with many GPUs.
+/// Minimum number of table rows, unless `TABLE_ROWS_ASIDE` applies.
 pub const TABLE_ROWS_MIN: u16 = 5;
-/// Table rows that remain while the findings have the focus, and above many GPUs on a short screen.
+/// Minimum number of table rows while the findings have the focus, or on a short screen with many GPUs.
 const TABLE_ROWS_ASIDE: u16 = 3;
 /// Minimum width of a screen with charts to the right of the table.
 const SIDE_FROM: u16 = 180;
@@ -71,7 +71,7 @@ pub struct LayoutNeeds {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub header: Rect,
-    /// The load of the host. Empty if it is unknown, or if the table would need the line.
+    /// The load of the host. Empty on a short screen, if the load is unknown, or if the table needs the line.
     pub host: Rect,
     /// Empty on a short screen, and above cells and totals.
     pub gpu_heading: Rect,
@@ -187,8 +187,8 @@ fn status_rows(height: u16) -> u16 {
 
 /// Divides `rest` rows between table, charts and findings. Returns the numbers of rows for findings and charts.
 ///
-/// The findings get at most `usual` rows if the table is short of rows, and otherwise at most `max` rows. The charts get
-/// the rows that are left over.
+/// The findings get at most `max` rows. If the table is short of rows and the findings do not have the focus, they get
+/// at most `usual` rows. The charts get the rows that are left over.
 fn divide_rows(rest: u16, (usual, max): (u16, u16), needs: &LayoutNeeds) -> (u16, u16) {
     let wanted = |notes: usize| {
         let lines = needs.findings.saturating_add(notes);
@@ -202,7 +202,7 @@ fn divide_rows(rest: u16, (usual, max): (u16, u16), needs: &LayoutNeeds) -> (u16
     let min = match (needs.findings, needs.is_selected) {
         // Without findings, the selected process is guaranteed only about half of the usual rows.
         (0, true) => wanted(0).min(usual / 2 + 1),
-        // The table marks suspects, and one line names all undecided rules.
+        // One line of notes is enough: the table marks suspects, and one line can name all undecided rules.
         _ => wanted(needs.notes.min(1)),
     };
     let wanted = wanted(needs.notes);
@@ -226,10 +226,10 @@ fn at_most(wanted: usize, max: u16) -> u16 {
     wanted.min(usize::from(max)) as u16
 }
 
-/// Minimum height of a chart: four rows between the edges of its frame. With fewer rows, values cannot be read within
-/// 5 %.
+/// Minimum height of a chart: four rows between the edges of its frame. With fewer rows, values cannot be read to
+/// within 5 %.
 pub const CELL_ROWS_MIN: u16 = 6;
-/// Minimum height at which charts are arranged in fewer columns.
+/// Preferred minimum height of a chart. Charts are arranged in the fewest columns that allow it.
 const CELL_ROWS: u16 = 10;
 const CELL_ROWS_MAX: u16 = 22;
 const CELL_COLUMNS: u16 = 36;
@@ -249,7 +249,7 @@ impl ChartGrid {
         let max = (area.width / CELL_COLUMNS).clamp(1, count);
         // With an even number of rows, the middle of the axis is on the edge of a row.
         let rows = |across: u16| area.height / count.div_ceil(across) / 2 * 2;
-        // If there are too few rows, use as few columns as possible without adding a row.
+        // If no arrangement allows `CELL_ROWS`, use the fewest columns that do not add a row of charts.
         let fewest = || count.div_ceil(count.div_ceil(max));
         let across = (1..=max).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across).min(CELL_ROWS_MAX);

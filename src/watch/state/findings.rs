@@ -1,4 +1,4 @@
-//! State of the list of findings: the selection and the number of lines.
+//! State of the list of findings: the selection, the number of lines, and the commands for the findings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl FindingsState {
     }
 }
 
-/// Returns the number of lines for findings, alarms and errors, and the number of lines for suspects and undecided rules.
+/// Returns the number of lines for findings, alarms, errors and unavailable values, and the number of lines for
+/// suspects and undecided rules.
 pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> (usize, usize) {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, false).len();
@@ -48,8 +49,8 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> (usize, usize) {
     (screenful.findings.len() + errors + unavailable + alarms, suspects + undecided)
 }
 
-/// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes. Omits the reasons
-/// for unavailable GPU memory if `is_memory_explained`, because the GPU panel then shows them.
+/// Lists why memory values are unavailable and, if memory is unattributed, that processes could not be read. If
+/// `is_memory_explained`, omits the reasons for unavailable GPU memory, because the GPU panel shows them.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -101,7 +102,7 @@ impl NextCommands {
     }
 
     /// Returns a request for the commands of the findings and of the open `page`, or `None` if the last request is
-    /// still current or there are no findings.
+    /// still current or there are no unresolved findings.
     pub fn request(
         &mut self,
         screenful: &Screenful,

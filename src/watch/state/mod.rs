@@ -60,7 +60,7 @@ pub enum Event {
         event: MouseEvent,
     },
     Resize(u16, u16),
-    /// The terminal has answered what its background is.
+    /// The theme for the background that the terminal has reported.
     Background(Theme),
     Snapshot {
         now: Duration,
@@ -87,7 +87,7 @@ pub enum Effect {
     Draw,
     /// Draw every cell, even cells that did not change.
     Repaint,
-    /// Stop all processes of the terminal's job, as Ctrl-Z does outside raw mode.
+    /// Stop all processes of gpumem's job, as Ctrl-Z does outside raw mode.
     Suspend,
     /// Restore the terminal and stop gpumem.
     Stop,
@@ -101,7 +101,7 @@ pub enum Effect {
     Control(Control),
     /// Redraw, and send the request to the reclaim worker.
     Reclaim(ReclaimRequest),
-    /// Run the command on the shown host with this terminal, then take over the terminal again.
+    /// Run the command on the shown host in this terminal, then take over the terminal again.
     OnHost(String),
     Hosts,
 }
@@ -265,7 +265,7 @@ impl App {
         alarms
     }
 
-    /// Returns when the screen next has to be drawn again without an event. Times count from the start of the screen.
+    /// Returns when the screen must next be redrawn without an event. Times count from the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());

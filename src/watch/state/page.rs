@@ -46,7 +46,7 @@ pub struct Page {
     pub offset: usize,
     /// Time of the sample that the page describes.
     pub time: Option<Time>,
-    /// Time of the first sample without the process. The page is not updated after that.
+    /// Time of the first sample without the page's process or GPU, while the process or GPU is missing.
     pub gone: Option<Time>,
     /// The finding that the user opened. The page shows this finding first.
     pub asked: Option<Finding>,

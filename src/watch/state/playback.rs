@@ -24,7 +24,7 @@ pub struct Playback {
     pub shown: Option<u64>,
     /// Clock that plays the timeline. If `None`, the next tick starts a new clock.
     pub clock: Option<PlaybackClock>,
-    /// Expected time until the next sample.
+    /// Expected time from the last sample to the next.
     pub awaited: Duration,
     pub drawn: Duration,
 }
@@ -99,7 +99,7 @@ impl Playback {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Returns the age in seconds at which the newest sample's age is shown, because the next sample is late.
+    /// Returns the age in seconds at or above which the newest sample's age is shown, because the next sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

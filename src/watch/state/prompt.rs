@@ -14,7 +14,7 @@ pub struct Prompt {
     pub text: String,
     pub cursor: usize,
     pub error: Option<String>,
-    /// The filter when the prompt was opened, as text.
+    /// The initial text: the active filter in a filter prompt, and otherwise empty.
     pub before: String,
     /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,

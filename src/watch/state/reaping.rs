@@ -13,7 +13,7 @@ use crate::watch::view_model::RowKey;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reaping {
     pub dialog: Option<Dialog>,
-    /// A running batch, or a finished batch whose result the user has not seen.
+    /// A running batch, or a finished batch whose panel the user has not closed.
     pub batch: Option<Batch>,
     pub number: u64,
 }
@@ -48,8 +48,8 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// Returns when the dialog or batch next has to be drawn again, or `None` if no time is set. Times count from the
-    /// start of the screen.
+    /// Returns when the dialog or batch must next be redrawn, or `None` if no redraw is due. Times count from the start
+    /// of the screen.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -103,7 +103,7 @@ pub struct Batch {
     pub targets: Vec<TargetProgress>,
     /// The result, or why the plan was not completed. `None` while the batch runs.
     pub over: Option<Result<(), String>>,
-    /// Whether the user has requested a stop that the worker has not confirmed.
+    /// Whether the user has requested a stop.
     pub is_stopping: bool,
     pub offset: usize,
 }
@@ -113,7 +113,7 @@ pub struct TargetProgress {
     pub title: String,
     /// `None` until the batch reaches the target.
     pub stage: Option<TargetStage>,
-    /// Descriptions of the steps so far, oldest first.
+    /// Descriptions of the first `SENT_MAX` steps, oldest first.
     pub sent: Vec<String>,
 }
 

@@ -20,9 +20,9 @@ pub struct TableState {
     pub tagged: HashSet<RowKey>,
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // Set if the newest sample does not contain the selected row: the row, and whether the user had selected it.
+    // The selected row while the table does not list it, and whether the user had selected it.
     missed: Option<(RowKey, bool)>,
-    // Line of the selected row, or its last line if the process is gone.
+    // Line of the selected row, or the row's last known line if it is no longer listed.
     cursor: usize,
     is_chosen: bool,
     has_begun: bool,
@@ -33,7 +33,7 @@ pub struct ColumnList {
     /// All columns in table order, each with whether it is shown.
     pub entries: Vec<(Column, bool)>,
     pub cursor: usize,
-    /// The columns when the list was opened, which Esc restores.
+    /// The columns when the list was opened. Esc restores them.
     pub before: Columns,
 }
 

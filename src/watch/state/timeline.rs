@@ -20,7 +20,7 @@ const FINDING_BYTES: usize = 4096;
 const UNDECIDED_BYTES: usize = 512;
 /// Thinning keeps every tenth sample, and every sample in which a finding began.
 const THINNED: u64 = 10;
-/// Maximum number of beginnings of findings, which outlive their samples.
+/// Maximum number of remembered beginnings of findings. A beginning is remembered even after its sample is dropped.
 const BEGINNINGS_MAX: usize = 4096;
 
 #[derive(Debug)]

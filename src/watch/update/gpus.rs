@@ -1,4 +1,4 @@
-//! Keys and clicks on a GPU, which filter the table or open the GPU's page.
+//! Keys and clicks that filter the table by a GPU or open the page of a GPU.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // An arrow key sorts by the next column. Any other key ends the choice.
+            // An arrow key sorts by the adjacent column. Any other key ends the choice.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,

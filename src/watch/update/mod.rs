@@ -105,7 +105,8 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
 }
 
 /// Combines two effects of an event. Every effect includes drawing. A request to the worker takes precedence over a
-/// playback control, because only live machines have a worker, and their playback needs no control.
+/// playback control. Such a request belongs to a batch, and a batch runs only on a live machine, whose playback needs
+/// no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

@@ -81,7 +81,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // If the user has cancelled the seek since then, show the first sample.
+    // If the user has cancelled the seek in the meantime, show the first sample.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
@@ -281,7 +281,7 @@ fn go_to(app: &mut App, frame: FrameRef) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Pauses or resumes the source, depending on what is shown.
+/// Ends a seek. A recording plays on if playback is not paused and the newest sample is shown; otherwise, it pauses.
 fn steer_source(app: &mut App) -> Option<Effect> {
     app.playback.clock = None;
     if app.is_live() || app.end.is_some() {

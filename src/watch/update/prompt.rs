@@ -1,9 +1,9 @@
 //! The prompt in the bottom line, for a filter, a search or a time.
 //!
-//! A filter applies while the user types. Its last term is ignored while the term is invalid, or while it is the
-//! start of a term's name and no row matches. If an earlier term is invalid, the last valid filter stays active. As
-//! in htop, a search moves the selection as the user types, and F3 jumps to the next match. Unlike in htop, Esc
-//! restores the previous selection.
+//! A filter applies while the user types. Its last term is ignored while the term is invalid. It is also ignored if no
+//! row matches and it could be the start of a name such as `runtime`. If an earlier term is invalid, the last valid
+//! filter stays active. As in htop, a search moves the selection as the user types, and F3 jumps to the next match.
+//! Unlike in htop, Esc restores the previous selection.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 

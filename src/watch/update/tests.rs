@@ -75,7 +75,7 @@ fn the_help_scrolls_to_its_end_and_other_keys_close_it() {
 fn the_selection_moves_and_stays_within_the_table() {
     let mut app = app_with(sample::snapshot(1, 30));
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // The details of a selected process need a line more than the notes.
+    // The details of a selected process need one line more than the notes.
     keys(&mut app, "jg");
     let table = usize::from(app.layout().unwrap().table.height);
     for (line, at, offset) in [

@@ -1,4 +1,4 @@
-//! Replaces non-ASCII characters in the finished frame, which contains every panel and name.
+//! Replaces non-ASCII characters in the finished frame, so that no panel and no name is missed.
 
 use ratatui::buffer::Buffer;
 

@@ -1,7 +1,8 @@
 //! The memory bar.
 //!
 //! Reclaimable memory is solid and in the strongest colour, suspected memory is hatched, and memory in use is
-//! muted. The glyphs are lower than the line, so that bars on adjacent lines do not touch.
+//! muted. The glyphs of reclaimable memory and of memory in use are lower than the line, so that bars on adjacent lines
+//! do not merge.
 
 use ratatui::style::Style;
 

@@ -47,8 +47,8 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Returns the number of the column, counted from the epoch. Times keep their columns while the
-    /// window moves, so charts move smoothly.
+    /// Returns the number of the column that contains `time`, counted from the epoch. A time keeps this number while
+    /// the window moves, so charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
@@ -133,10 +133,11 @@ pub fn draw_area(layers: &[Layer], top: f64, area: Rect, canvas: &mut Buffer) ->
     (0..usize::from(area.width)).map(column_top).collect()
 }
 
-/// Draws a line of one value per column over an area, whose uppermost cells are on the lines `tops`.
+/// Draws a line with one value per column over an area. `tops` contains the row of the area's uppermost cell in each
+/// column.
 ///
 /// A glyph is in the lower, middle or upper third of its cell. Where the line meets the edge of the area, only every
-/// third column shows the line. The column with the number `first` is the leftmost.
+/// third column shows the line. `first` is the number of the leftmost column.
 pub fn draw_line(
     values: &[Option<f64>],
     top: f64,

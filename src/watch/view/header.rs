@@ -1,7 +1,8 @@
 //! The first line: host, reclaimable and free memory, versions and source, with the clock on the right. A second line
 //! shows the load of the host.
 //!
-//! The clock and the memory are shortened to fit. The host's name is dropped first.
+//! The clock and the memory are shortened to fit. The host's name is dropped if it does not fit beside the shortest
+//! text about reclaimable memory.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -23,8 +24,8 @@ use crate::watch::view_model::percent;
 /// Typical width of a host's name, with the blanks after it.
 const HOST: u16 = 9;
 const REPLAY: u16 = 10;
-/// Typical width of the free memory with two GPUs, which takes precedence over the date and over details of the
-/// reclaimable memory.
+/// Typical width of the free memory with two GPUs. The free memory takes precedence over the date and over details of
+/// the reclaimable memory.
 const FREE: u16 = 30;
 /// Width of `reclaimable: not known`, with the blanks after it.
 const NOT_KNOWN: u16 = 24;
@@ -225,8 +226,8 @@ pub fn headline_min(app: &App) -> u16 {
     if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes the longest headline that fits beside the free memory. If none fits, reclaimable memory is more important.
-/// Returns false if nothing was written.
+/// Writes the longest headline that fits beside the free memory. If none fits, reclaimable memory takes precedence over
+/// free memory. Returns false if nothing was written.
 fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let room = writer.room();
     let within = |room| headline_within(app, styles, room);
@@ -244,7 +245,7 @@ fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool
     true
 }
 
-/// Writes the free memory and the GPUs with most of it, such as `free 394 GiB: GPU 6 79, 2 58 …`.
+/// Writes the free memory and the GPUs with the most free memory, such as `free 394 GiB: GPU 6 79, 2 58 …`.
 fn draw_free(snapshot: &Snapshot, separator: &str, styles: Styles, writer: &mut LineWriter<'_>) {
     let free = free_gpus(snapshot);
     let total = free.iter().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));

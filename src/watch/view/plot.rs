@@ -1,6 +1,6 @@
 //! A framed chart with its axes: memory as a stacked area, utilization as a line. `chart` draws the chart itself.
 //!
-//! A label is in the line whose upper edge has its value, and a grid line is on that edge.
+//! A label is on the row whose upper edge has the label's value. A grid line is on that edge.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -20,7 +20,7 @@ const GRID_COLUMNS: usize = 4;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Axis {
-    /// Value at the upper edge of the chart, which starts at 0.
+    /// Value at the upper edge of the chart. The value at the lower edge is 0.
     pub top: f64,
     /// Labels of the upper edge and of the middle.
     labels: [String; 2],
@@ -125,7 +125,7 @@ impl Plot {
         }
     }
 
-    /// Draws the labels if there is room. Returns the remaining area.
+    /// Draws the labels if there is room. Returns the area for the chart.
     fn draw_labels(&self, inside: Rect, canvas: &mut Buffer) -> Rect {
         if inside.width < LABELS_FROM {
             return inside;
@@ -169,7 +169,8 @@ impl Plot {
         }
     }
 
-    /// Draws thin lines at the thresholds and at the start of the finding, and marks their ends on the frame.
+    /// Draws thin lines at the thresholds and at the start of the finding, and marks their ends at the edge of the
+    /// chart.
     fn draw_mark(&self, dots: Rect, canvas: &mut Buffer) {
         let style = self.styles.caution();
         for (axis, threshold) in self.axes.iter().zip(self.mark.thresholds) {

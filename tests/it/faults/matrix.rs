@@ -31,7 +31,7 @@ const SHARE: u64 = 16;
 
 /// Errors that a driver can return (nvml.h, nvmlReturn_enum).
 const ERRORS: [u32; 19] = [1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 999];
-/// One error of each kind that gpumem distinguishes, and TIMEOUT, which has no meaning of its own.
+/// One error of each kind that gpumem distinguishes, and TIMEOUT, which gpumem does not treat specially.
 const KINDS: [u32; 8] = [1, 3, 4, 6, 7, 10, 15, 999];
 /// Errors that mean "not supported". A driver can return these without a fault.
 const UNSUPPORTED: [u32; 3] = [3, 13, 25];
@@ -272,8 +272,8 @@ fn is_in_todays_sample(position: u64) -> bool {
     (number >> 33).is_multiple_of(SHARE)
 }
 
-/// Returns combinations of a call in the run without faults with an error, GPUs and a time: every error of a call that
-/// always fails on all GPUs, and each kind of error otherwise.
+/// Combines each function that the run without faults called with GPUs, times and errors. Includes every error if the
+/// function always fails on all GPUs, and the errors in [`KINDS`] otherwise.
 fn combinations(counts: &Path) -> Vec<Combination> {
     let counts = Counts::read(counts).unwrap();
     let functions: BTreeSet<&String> = counts.keys().map(|(function, _)| function).collect();
@@ -305,7 +305,7 @@ fn combinations(counts: &Path) -> Vec<Combination> {
     all
 }
 
-/// Returns the differences to the run without faults, except for missing values and findings that the fault explains.
+/// Returns the differences from the run without faults, except for missing values and findings that the fault explains.
 fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> {
     let mut wrong = Vec::new();
     for finding in run.findings.difference(&baseline.findings) {

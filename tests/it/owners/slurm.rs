@@ -333,8 +333,8 @@ fn scene(gpus: [&[u32]; 2]) -> Scene {
     Scene::new().gpu(gpu(0)).gpu(gpu(1))
 }
 
-/// Runs jobs with the packaged scripts on the first GPU in Slurm's list, which has this index. With numbers by device
-/// file, jobs also meet a GPU that is not free.
+/// Runs jobs with the packaged scripts on the first GPU in Slurm's list, whose NVML index is `index`. With
+/// [`GpuNumbers::Files`], a job is also submitted while the GPU is unreadable, and restarted while the GPU is in use.
 fn jobs_start_on_free_gpus_and_leave_them_free(numbers: GpuNumbers, index: usize) {
     let cluster = or_skip!(Cluster::start(|folder| install_scripts(folder, numbers)));
     let folder = cluster.folder.path();
@@ -381,7 +381,7 @@ fn jobs_start_on_free_gpus_and_leave_them_free(numbers: GpuNumbers, index: usize
         || [1, 2, 3].map(|number| wait_for_pid(&folder.join(format!("out/left.{number}"))));
 
     if numbers == GpuNumbers::Files {
-        // The GPU cannot be read, and later is not free.
+        // At first, the GPU cannot be read. Then another user's process uses it.
         let failing = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"];
         let fault = |scene: Scene, name| scene.fault(Fault::error(name, 999).on(index as u32));
         play(&failing.into_iter().fold(scene(&[]), fault));

@@ -414,7 +414,7 @@ impl Machine {
                 let everyone: Vec<i64> = truth.born.keys().copied().collect();
                 named.extend(u32::try_from(random.pick(&everyone)));
             }
-            // If no process was selected, the plan is for the findings, which are then also absent.
+            // If no process is named, the plan is made from the findings, of which there are none.
             policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };

@@ -225,7 +225,7 @@ fn assert_the_service_releases_once_and_kills_no_process(notebook: &Notebook) {
     let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(ended["outcome"], "released", "{lines:?}");
     assert_eq!(ended["bytes"], json!(2 * GIB), "{lines:?}");
-    // The remaining memory exceeds the rule's minimum, but gpumem neither repeats the request nor kills the kernel.
+    // The kernel still holds more than the rule's minimum, but gpumem neither repeats the request nor kills the kernel.
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert_eq!(notebook.deeds(), ["release"]);
     assert_eq!(notebook.used_bytes(), Some(1536 * MIB + 300 * MIB));

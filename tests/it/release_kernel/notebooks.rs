@@ -50,7 +50,7 @@ fn assert_releases_change_no_state(
         for (name, before) in before.as_object().unwrap() {
             assert_eq!(&after[name], before, "{name}, seed {seed}, turn {turn}");
         }
-        // All memory in use consists of live tensors, the remaining cache and the context.
+        // All memory in use consists of live tensors, the cache that was not freed, and the context.
         let live = report.live_bytes.unwrap_or(0) + report.cached_bytes_left.unwrap_or(0);
         let used = used_bytes().unwrap_or(0);
         assert!(used == 0 || used == live + 300 * MIB, "{used} {report:?}");
@@ -59,7 +59,7 @@ fn assert_releases_change_no_state(
     assert!(held > 0);
 }
 
-/// The connection files have an arbitrary name, or a name as VS Code chooses it.
+/// The connection files have an arbitrary name, or a name like those that VS Code chooses.
 #[test]
 fn releases_do_not_change_a_kernel_without_a_server() {
     thread::scope(|scope| {

@@ -62,7 +62,7 @@ fn play() -> impl Iterator<Item = Scenario> {
 
 const REPEAT: &str = "repeat one with: GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME cargo test --test it scenarios";
 
-/// The findings at the end match the labels, and the findings of [`prefixes`] match them at every time.
+/// The findings at the end of a recording match the labels. [`prefixes`] also compares the findings at earlier times.
 #[test]
 fn findings_match_the_labels_and_do_not_flicker() {
     let (mut all, mut wrong, mut failures) = (0, 0, String::new());

@@ -217,7 +217,7 @@ impl Score {
 /// The leak findings of a recording.
 #[derive(Default)]
 struct Leaks {
-    /// How often a finding begins.
+    /// Number of findings that have begun.
     begins: usize,
     standing: BTreeSet<String>,
     /// The last time in seconds at which the severity of a finding is above info.

@@ -1,8 +1,8 @@
 //! A CUDA driver for tests: a shared library with the C ABI of `libcuda.so.1` and its checkpoint functions.
 //!
 //! `GPUMEM_MOCK_CUDA` contains the path of a [`Script`]: the state of each process, and the faults of calls. The driver
-//! moves the rows of processes out of and into the scene of the mock NVML (`GPUMEM_MOCK_SCENE`). A process uses CUDA if it
-//! is in the scene or in host memory. The script is shared by all processes and locked during each change.
+//! moves the rows of processes out of and into the scene of the mock NVML (`GPUMEM_MOCK_SCENE`). A process uses CUDA if
+//! it is in the scene or in host memory. The script is shared by all processes and locked during each change.
 
 #![allow(non_snake_case, reason = "the symbols have CUDA's names")]
 
@@ -67,7 +67,7 @@ pub struct CallFault {
     pub pid: Option<u32>,
     /// Return code, or `None` for the usual answer.
     pub code: Option<i32>,
-    /// Set if the function does what it should although it returns `code`.
+    /// Set if the function takes effect although it returns `code`.
     pub has_effect: bool,
     /// State of the process after the call.
     pub state: Option<u32>,
@@ -75,7 +75,7 @@ pub struct CallFault {
     pub hangs: bool,
     pub kills_target: bool,
     pub kills_caller: bool,
-    /// Set if the call has its effect before it kills.
+    /// Set if the call takes effect before it kills the target or the caller.
     pub kills_late: bool,
     /// Set if the rows of the process stay in the scene.
     pub keeps_rows: bool,
@@ -133,7 +133,7 @@ fn start_ticks(pid: u32) -> Option<u64> {
 
 static IS_INITIALIZED: AtomicBool = AtomicBool::new(false);
 
-/// Answers a call about a process. `apply` gets the process and the scene, and returns the answer.
+/// Answers a call about a process. `apply` gets the process, the scene and the fault, and returns the answer.
 fn answer(
     function: &str,
     pid: c_int,

@@ -9,8 +9,8 @@ const NAME: &str = "libmock_nvml.so";
 /// Returns the path of the driver that cargo has built for the calling test, benchmark or binary.
 ///
 /// If a package depends on this package, cargo builds both crate types, and leaves the cdylib beside the test
-/// binaries in `target/<profile>/deps/`. Only if this package itself is built, cargo also creates a hard link in
-/// `target/<profile>/`, which can belong to an older build. Therefore, `deps` is searched first.
+/// binaries in `target/<profile>/deps/`. If this package itself is built, cargo also creates a hard link in
+/// `target/<profile>/`. The link can belong to an older build, so this function searches `deps` first.
 ///
 /// # Panics
 ///

@@ -130,7 +130,7 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// PCI address, such as `"00000000:17:00.0"`. The default is derived from the index.
     pub pci: Option<String>,
-    /// Minor number of its device file; its index if absent.
+    /// Minor number of the GPU's device file. The default is the GPU's index.
     pub minor_number: Option<u32>,
     pub memory: Option<Memory>,
     /// NUMA node of the GPU's memory, or `null` if the memory is not part of the system's memory.

@@ -1,8 +1,8 @@
 //! Runs the notify command, which receives a finding as JSON on standard input.
 //!
 //! The command runs without a shell or a terminal, and with a time limit. gpumem discards the command's standard
-//! output; its standard error is gpumem's, so that the service manager logs it. When the command exits or times out,
-//! gpumem kills the command's process group. The functions in this module block until the command exits.
+//! output. The command inherits gpumem's standard error, so the service manager logs its messages. When the command
+//! exits or times out, gpumem kills the command's process group. [`run`] blocks until then.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};

@@ -12,7 +12,8 @@ use crate::host::http::Stream;
 /// Maximum length of a message with all its parts. The longest answers, which describe the kernel, have a few
 /// kilobytes.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Maximum number of parts in a message. Jupyter's messages have seven parts, and one more for each buffer.
+/// Maximum number of parts in a message. Jupyter's messages have six parts after the routing identities, and one more
+/// for each buffer.
 const PARTS: usize = 32;
 const COMMAND_BYTES: usize = 4096;
 

@@ -205,7 +205,7 @@ fn a_release_is_the_outcome_if_the_finding_ends() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut test = ask_then_signal();
         let outcome = test.run_until_end(|test, second| {
-            // The remaining memory is below the rule's threshold, so the finding ends while NVML is still watched.
+            // The memory that remains is below the rule's threshold, so the finding ends while NVML is still watched.
             if second > 0.5 {
                 test.recheck = recheck;
             }

@@ -2,9 +2,9 @@
 //! network and the clock.
 //!
 //! The conversation first verifies that the server is the expected one, supports unloading, and is idle. A server is
-//! idle if no check shows a running or queued request, and the counters of finished requests stay constant for the
-//! idle time in the options. A state that cannot be read is treated as work. Then the server is told to unload, and
-//! the result is verified. Only the unload request changes anything, and it is sent only once.
+//! idle if no check shows a running or queued request, and its counters of finished requests stay constant for the
+//! configured idle time. A state that cannot be read is treated as work. Then the server is told to unload, and the
+//! result is verified. Only the pause, unload and resume requests change anything, and no unload request is repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,9 +218,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         });
         let unloaded = held.and_then(|()| self.send_deeds());
         if let (Err(error), Some(hold)) = (&unloaded, hold) {
-            // An unload that timed out may still be carried out, and requests during the unload would end the server.
-            // Otherwise, resume the server, because it would hold back new requests. A pause that timed out may still
-            // take effect.
+            // If the unload timed out, the server stays paused: it may still unload, and requests during the unload
+            // would end it. Otherwise, resume the server, because a paused server holds back new requests. A pause that
+            // timed out may still take effect, so resume the server in this case, too.
             if !self.may_still_unload {
                 let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
             } else if let NotReleased::TimedOut(why) = error {
@@ -332,7 +332,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         ))
     }
 
-    /// Returns the time limit for a query: most of the time limit of a release, of which a probe has as much.
+    /// Returns the time limit for a query: four fifths of the request's time limit, but at least [`QUERY_TIME`].
     fn query_time(&self) -> Duration {
         QUERY_TIME.max(Duration::from_millis(self.options.wait_ms) * 4 / 5)
     }

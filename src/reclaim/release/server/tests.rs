@@ -39,7 +39,7 @@ struct Simulated {
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// Time of the first query. The next field is the time of the unload request.
+    /// Time of the first query about the server's activity.
     queried_us: Option<u64>,
     unload_us: Option<u64>,
     asked: Vec<String>,

@@ -166,7 +166,7 @@ fn another_key_after_the_first_q_cancels_quitting() {
     for _ in 0..5 {
         assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     }
-    // With the plan open, `q` closes the plan.
+    // While the batch's panel is open, `q` closes the panel.
     keys(&mut app, "x");
     assert_eq!(keys(&mut app, "q"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));

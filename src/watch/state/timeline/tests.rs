@@ -75,7 +75,7 @@ fn live_samples_are_thinned_before_they_are_dropped() {
 #[test]
 fn the_timeline_is_bounded_for_any_samples() {
     const SMALL: u32 = 6000;
-    // A thousand processes for 40 seconds, then small samples for hours.
+    // A thousand processes for 40 seconds, then small samples for 100 minutes.
     let mut timeline = Timeline::default();
     for second in 0..40 {
         let (snapshot, ..) = sample_at(second, 8, 125);

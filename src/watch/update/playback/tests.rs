@@ -53,7 +53,7 @@ fn a_note_explains_a_key_without_effect_until_the_next_key() {
     for (line, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         keys(&mut app, line);
         assert!(note(&app).contains(expected), "{line}: {}", note(&app));
-        // A key without an effect shows a note. An event that is not a key press only clears the note.
+        // A key without an effect shows a note. A key without a printable name only clears the note.
         assert_eq!(keys(&mut app, "~"), Some(Effect::Draw));
         assert!(note(&app).starts_with("'~'"));
         let none = KeyCode::Char('\u{7}');

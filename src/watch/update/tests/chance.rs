@@ -31,7 +31,7 @@ use crate::watch::view_model::{RowKey, Screenful};
 /// Number of runs by default and in CI, where they reach every state in [`Run::states`].
 const ROUNDS: u64 = 24;
 const ROUNDS_FOR_ALL: u64 = 480;
-/// Keys at the start of most runs, which lead to states that random keys rarely reach.
+/// Keys at the start of each run. They lead to states that random keys rarely reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
 

@@ -6,7 +6,7 @@ use crate::watch::charts;
 use crate::watch::theme::Styles;
 use ratatui::layout::Rect;
 
-/// Shows four GPUs with an idle process on GPU 0, which is selected and has been idle for `idle` seconds.
+/// Shows four GPUs. The process on GPU 0 is selected and has been idle for `idle` seconds.
 fn selected(idle: f64) -> App {
     let snapshot = sample::snapshot(4, 1);
     let time = snapshot.time;

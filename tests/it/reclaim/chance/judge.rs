@@ -176,7 +176,7 @@ fn stranger(
         if born.at < held {
             return Some("it was born before its parent's pidfd was opened");
         }
-        // The parent must have been alive when the step began that opened this process's pidfd.
+        // When the step that opened this process's pidfd began, the parent must have been alive.
         let taken = opened.get(&next).copied().unwrap_or(i64::MAX);
         if let (Some(left), Some(step)) = (truth.left.get(&next), step_at(taken))
             && left < step

@@ -1,4 +1,4 @@
-//! Tests of recordings that a real source plays, with time from the test.
+//! Tests of recordings that a real [`Replay`] plays. The tests advance the clock.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Reel {
         Self::with_timeline(Timeline::default())
     }
 
-    /// Plays the same recording with a timeline that holds only a few samples.
+    /// Plays the same recording with a timeline that cannot hold all samples.
     fn with_short_timeline() -> Self {
         Self::with_timeline(Timeline::with_limit(200 << 10))
     }
