@@ -117,7 +117,8 @@ pub(super) fn choose_time_zone(cli: &Cli) {
 /// Returns whether the output is machine-readable or never contains times.
 fn is_for_programs(cli: &Cli) -> bool {
     match &cli.command {
-        None => true,
+        // Without a command, gpumem runs `watch` on a terminal.
+        None => cli.version,
         Some(command) => match command {
             Command::Ps(args) => args.json,
             Command::Check(args) => args.json,

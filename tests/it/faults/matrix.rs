@@ -38,7 +38,7 @@ const UNSUPPORTED: [u32; 3] = [3, 13, 25];
 const UNKNOWN: u32 = 999;
 const NOT_FOUND: u32 = 6;
 /// Values that some GPUs do not support, so a snapshot can lack them without an error.
-const OPTIONAL: [&str; 20] = [
+const OPTIONAL: [&str; 21] = [
     "memory_percent",
     "gpu_percent",
     "temperature_celsius",
@@ -59,6 +59,7 @@ const OPTIONAL: [&str; 20] = [
     "encoder_percent",
     "decoder_percent",
     "reserved_bytes",
+    "profile",
 ];
 
 /// Number of snapshots per run. Together, they cover more time than the slowest rule needs.

@@ -32,7 +32,8 @@ elif worker.startswith("daemon"):
     if fork():
         os.setsid()
         if not fork(): os._exit(0)
-        open(folder + "/daemon", "w").write(str(os.getpid()))
+        with open(folder + "/new", "w") as file: file.write(str(os.getpid()))
+        os.rename(folder + "/new", folder + "/daemon")
         works = worker == "daemon" or fork()
         if not works: signal.pause()
     else:
