@@ -285,7 +285,8 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let short = id.as_deref().map(short_id).map(str::to_owned);
     let which = called.clone().filter(|name| quote(name).is_some()).or_else(|| short.clone());
     let is_unnamed = which.as_deref().and_then(quote).is_none() && is_in_users_tree(process);
-    // Without a PID namespace, the monitor of a container adopts orphans. If init did, the container was removed.
+    // If a container has no PID namespace of its own, its monitor (such as conmon) adopts its orphans. If init has
+    // adopted the process, the container was removed.
     let is_over = process.ppid == Some(1)
         && process.parent_is_reaper == Some(true)
         && process.namespace_pid.is_none();

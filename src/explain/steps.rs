@@ -250,8 +250,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Returns whether a process with this kind of finding cannot run code for its user, because it has no terminal or does
-/// not respond.
+/// Returns whether advice about the program's own code is useless for this kind of finding, because the process does not
+/// respond, or because it is no longer under anyone's control.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }

@@ -176,8 +176,8 @@ impl ProcessHistory {
         }
     }
 
-    /// Adds the CPU use of the process and its descendants, because a process works while its children do. If the
-    /// process has descendants whose use is unknown, so is the sum. Time spent waiting for a CPU is included, because
+    /// Adds the CPU use of the process and its descendants, because a process works while its children do. If
+    /// either is unknown, the sum is unknown. Time spent waiting for a CPU is included, because
     /// the process would have been running on a less busy host.
     fn observe_cpu(&mut self, process: &Process, previous: Time, sample: SampleTime) {
         let process_use = (process.cpu_seconds, process.cpu_percent);

@@ -122,7 +122,8 @@ impl Default for Roots {
     }
 }
 
-/// Reason why a process could not be read. A missing process is not an error.
+/// Reason why a process could not be read. A process that has exited is not an error, unless /proc hides processes, so
+/// that it cannot be distinguished from a hidden process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
     #[error("cannot read {}: {}{}", path.display(), system_message(errno), remedy(*errno))]

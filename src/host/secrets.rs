@@ -316,7 +316,8 @@ fn hide_named(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Splits an assignment into name and value. A text that only ends with `=` signs, as Base64 can, is not an assignment.
+/// Splits an assignment into name and value. Text whose only `=` signs are at the end, such as
+/// padded Base64, is not an assignment.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');

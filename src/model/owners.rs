@@ -393,7 +393,8 @@ mod tests {
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // If a process can forge the name, the text must contain a command to check the name.
+            // If a process can forge a value in the command, the entry must say how to check the value, unless the
+            // kernel proves the place.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

@@ -1,4 +1,4 @@
-//! The language with which users select rows: words and terms.
+//! The query language for selecting rows. A query consists of words and terms.
 //!
 //! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`, and all terms must match. A word matches if the
 //! row contains it anywhere, regardless of case. `:` matches a part of a text, and `=` matches the whole text. Commas
@@ -78,7 +78,7 @@ fn suggestion(name: &str) -> String {
 
 /// Returns the name in `names` that is most similar to an unknown name, or `None` if none is similar.
 pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // Skip long names, because no field has a similar name.
+    // A longer name resembles no known name, so it is not compared.
     let alike = names.filter(|_| name.len() <= 64);
     let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;

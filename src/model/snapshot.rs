@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
 //! `gpumem ps --json` prints a snapshot, `gpumem record` writes one snapshot per line, and `--replay` reads recordings.
-//! Names of numbers include their units. Unknown values are absent, never 0. Strings are shared (`Arc`), because most
-//! of them are the same in consecutive samples.
+//! Units are part of the field names. Unknown values are absent, never 0. Strings are shared (`Arc`), because most of
+//! them are the same in consecutive samples.
 
 use std::cell::OnceCell;
 use std::fmt;

@@ -79,7 +79,7 @@ impl fmt::Display for SeenSoFar {
     }
 }
 
-/// Time until a rule can decide, formatted as `decided in 9m 48s`.
+/// Time until a rule can decide, formatted as `decided in 9m 48s` with advice to start a recorder if none runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
     /// Remaining time, rounded up, or 0 if the next samples can decide.

@@ -69,7 +69,7 @@ pub enum ReclaimRequest {
     },
     /// Take the actions that are due, given this sample.
     Observe(ObservedSample),
-    /// Stop the plan. Nothing more is sent.
+    /// Stop the plan: take no further action on its targets.
     Stop {
         number: u64,
     },

@@ -166,8 +166,8 @@ pub struct Chart {
     bottom_bytes: u64,
 }
 
-/// Draws a chart. Each column shows the maximum in its time span, so that no peak is lost. Returns `None` if the
-/// points span no time, or if the chart has no columns or rows.
+/// Draws a chart. Each column shows the maximum in its time span, so that no peak is lost. Returns `None` if there
+/// are fewer than two points, if they span no time, or if the chart has no columns or rows.
 pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let points = &curve.points;
     let (first, last) = (points.first()?, points.last()?);

@@ -28,8 +28,8 @@ pub trait Source: Send {
     /// [`trouble`](Source::trouble).
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// Returns the next snapshot, even if it is not due yet. Returns `None` at the end of a recording, or if another
-    /// machine sent none.
+    /// Returns the next snapshot, even if it is not due yet. Returns `None` at the end of a recording, or if no
+    /// snapshot has arrived from the remote host.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
     /// Applies a control. Controls that do not apply to this source have no effect. Returns an error if a recording

@@ -86,7 +86,7 @@ pub struct Options {
     pub sort: Option<Column>,
     /// `None` restores the saved columns, or shows all columns if none were saved.
     pub columns: Option<Columns>,
-    /// Sampling interval. An alarm appears when the newest sample is older than three intervals, and at least 3 s old.
+    /// Sampling interval. An alarm appears when the newest sample is older than both three intervals and 3 s.
     pub interval: Duration,
     pub theme: Theme,
     /// Whether to ask the terminal for its background colour, which determines the theme.

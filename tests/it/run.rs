@@ -814,7 +814,7 @@ fn queue(machine: &Machine, gpu: usize) -> Vec<u64> {
 /// Options of a claim that does not poll, so that it must be woken.
 const CLAIM: [&str; 4] = ["-q", "--claim", "--interval", "5m"];
 
-/// Starts a claim whose command writes its name to a log, and ends after a line of input.
+/// Starts a claim whose command appends `name` to a log and exits after a line of input.
 fn claim_and_log(machine: &Machine, options: &[&str], name: &str) -> LineProcess {
     let script = format!("echo {name} >> {}; read line", machine.path("log").display());
     let options = [&CLAIM, options].concat();

@@ -301,7 +301,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Returns a title and a table of processes for each awaited GPU.
+    /// Returns a title and a table of processes for each device that `--wait-free` considers.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {

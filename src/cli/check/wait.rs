@@ -113,7 +113,8 @@ impl Wait {
         Ok(devices)
     }
 
-    /// Fails if a requested GPU does not exist, or if CUDA_VISIBLE_DEVICES hides a requested GPU or all GPUs.
+    /// Fails if a requested GPU does not exist, is excluded by `--gpu`, or is hidden by CUDA_VISIBLE_DEVICES, or if no GPU
+    /// is left.
     pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         let devices = self.devices(gpus)?;
         for want in &self.wants {

@@ -190,7 +190,8 @@ impl Holders {
     }
 
     /// Returns how many processes had unreadable file descriptors at the last read of all processes. Kernel threads
-    /// and zombies are not included. Returns `None` before the first such read, or if /proc hides processes.
+    /// and zombies are not included. Returns `None` before the first such read, if /proc hides processes, or
+    /// if there are too many processes to list.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }

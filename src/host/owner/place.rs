@@ -3,8 +3,8 @@
 //!
 //! The caller of a program chooses the environment. The environment is therefore used only to add a name and an array
 //! index to a job that the cgroup or a step daemon among the ancestors proves. It adds no names to pods, because
-//! these names are used in metrics and in suggested commands. A job that only the environment names is reported only
-//! if the job has no step left on this machine.
+//! these names are used in metrics and in suggested commands. A job that only the environment names may have been
+//! inherited, so it is reported only if it has no step left on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ fn container(
         |watched: &&Container| match (known_place.and_then(|place| place.id.as_ref()), &watched.id)
         {
             (Some(known_place), Some(watched)) => known_place == watched,
-            // The monitor of a pod names only the pod.
+            // An id is unknown, for example because the monitor of a pod names only the pod. Assume a match.
             _ => true,
         };
     let is_unseen = known_place.is_none() && watched.is_none();

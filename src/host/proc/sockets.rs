@@ -3,7 +3,7 @@
 //!
 //! A line in the table of Unix sockets ends with a path, which can contain a newline and thus a forged line. The table
 //! of Unix sockets therefore proves nothing, and [`holds_listener`], whose result must be certain, reads only the TCP
-//! tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to the client
+//! tables. After connecting to a Unix socket, gpumem gets the pid of the listening process from the kernel
 //! (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};

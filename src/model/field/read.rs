@@ -183,7 +183,7 @@ fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bo
     uuids.into_iter().flatten().any(|uuid| needle.is_uuid_of(uuid, whole))
 }
 
-/// Returns whether the needle names a GPU or, unless `all` is set, one of its MIG devices.
+/// Returns whether the needle names the whole GPU or, unless `all` is set, one of its MIG devices.
 pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;

@@ -147,8 +147,8 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     Some(finding)
 }
 
-/// Combines the evidence for two GPUs: utilization of the process only if it is known for both, the lower coverage,
-/// and the smaller number of samples.
+/// Combines the evidence for two GPUs by keeping the weaker value of each field. The utilization of the process is kept
+/// only if it is known for both GPUs.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),

@@ -109,8 +109,8 @@ impl TableState {
         (self.is_chosen, self.has_begun) = (false, true);
     }
 
-    /// Treats the selected row as selected by the table, so that the panel shows findings again.
-    /// Returns whether the user had selected the row.
+    /// Keeps the row selected, but forgets that the user chose it, so that the panel shows the findings again. Returns
+    /// whether the user had chosen it.
     pub(in crate::watch) fn clear_chosen(&mut self) -> bool {
         std::mem::take(&mut self.is_chosen)
     }

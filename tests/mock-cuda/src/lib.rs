@@ -1,8 +1,9 @@
 //! A CUDA driver for tests: a shared library with the C ABI of `libcuda.so.1` and its checkpoint functions.
 //!
 //! `GPUMEM_MOCK_CUDA` contains the path of a [`Script`]: the state of each process, and the faults of calls. The driver
-//! moves the rows of processes out of and into the scene of the mock NVML (`GPUMEM_MOCK_SCENE`). A process uses CUDA if
-//! it is in the scene or in host memory. The script is shared by all processes and locked during each change.
+//! moves the rows of processes out of and into the scene of the mock NVML (`GPUMEM_MOCK_SCENE`). A process is treated as
+//! a CUDA process if it has rows in the scene, or rows that a checkpoint has saved in the script. The script is shared by
+//! all processes and locked during each change.
 
 #![allow(non_snake_case, reason = "the symbols have CUDA's names")]
 
