@@ -133,9 +133,10 @@ fn a_finding_that_ended_before_the_confirmation_is_left_alone() {
     terminal.wait_for("finding", |text| text.contains("without using it"));
     terminal.press("X");
     terminal.wait_for("plan", |text| text.contains("kill what the rules found"));
+    terminal.wait_for("advice", |text| text.contains("> kill it"));
     stage.machine.play(&scene(holder.pid, 80));
     // The panel behind the plan shows the current findings. Its advice disappears with the finding.
-    terminal.wait_for("work", |text| !text.contains("> end the process"));
+    terminal.wait_for("work", |text| !text.contains("> kill it"));
     terminal.press("y");
     terminal.wait_for("outcome", |text| text.contains("done: freed 0 B; 0 of 1 succeeded"));
     assert!(holder.is_alive());
